@@ -260,13 +260,15 @@ def todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tu
     )
 
 
-def read_unread_feedback(connection: Connection, result: TurnResult) -> tuple[str, ...]:
+def read_unread_feedback(connection: Connection, session: str, turn: int, result: TurnResult | None) -> tuple[str, ...]:
     """Texts of hooks in the last step of a turn, if it stopped for people: no generation has read them yet."""
-    if result.stop_reason is not StopReason.WAITING_FOR_INPUT:
+    if result is None or result.stop_reason is not StopReason.WAITING_FOR_INPUT:
         return ()
-    before = None if result.steps else result_of_turn(connection, result.session, result.turn - 1)
-    earlier = () if before is None else read_unread_feedback(connection, before)
-    last = connection.scalars(_REACTIONS, {"session": result.session, "turn": result.turn, "step": result.steps})
+    earlier: tuple[str, ...] = ()
+    if not result.steps:
+        before = result_of_turn(connection, session, turn - 1)
+        earlier = read_unread_feedback(connection, session, turn - 1, before)
+    last = connection.scalars(_REACTIONS, {"session": session, "turn": turn, "step": result.steps})
     reactions = (ReactStep.model_validate(json.loads(body)).reaction for body in last)
     return (*earlier, *(text for reaction in reactions if isinstance(reaction, Continue) for text in reaction.texts))
 

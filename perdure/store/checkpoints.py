@@ -16,13 +16,13 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import StopReason
 from perdure.store import schema
-from perdure.store.queries import definition as find_definition
+from perdure.store.agents import definition as find_definition
 from perdure.store.queries import session as find_session
 from perdure.store.queries import steps as all_steps
 from perdure.store.queries import turns as all_turns
 from perdure.store.records import StepRecord, TurnRecord
-from perdure.store.schema import load_tool_message
 from perdure.store.steps import conversation
+from perdure.store.tool_calls import read_results
 
 _E = schema.events
 _EVENTS = (
@@ -32,12 +32,6 @@ _EVENTS = (
         _E.c.type.in_(["agent_start", "agent_error", "generation_end", "generation_retry"]),
     )
     .order_by(_E.c.seq)
-)
-_C = schema.tool_calls
-_CALLS = select(_C.c.call_id, _C.c.state, _C.c.message).where(
-    _C.c.session == bindparam("session"),
-    _C.c.turn == bindparam("turn"),
-    _C.c.call_id.in_(bindparam("call_ids", expanding=True)),
 )
 
 
@@ -76,16 +70,14 @@ class _Calls:
 
     @classmethod
     def read(cls, connection: Connection, step: StepRecord, definition: str) -> "_Calls":
-        keys = {"session": step.session, "turn": step.turn, "call_ids": [call.call_id for call in step.calls]}
-        rows = {row.call_id: row for row in connection.execute(_CALLS, keys)} if step.calls else {}
-        pending = [call for call in step.calls if call.call_id in rows and rows[call.call_id].state != "ended"]
+        ended, rows = read_results(connection, step.session, step.calls, step.turn)
+        pending = [call for call in step.calls if call.call_id in rows]
         if not pending:
             return cls()
         tools = find_definition(connection, definition).tools
         delegates = {tool.name for tool in tools if tool.delegate is not None or tool.builtin == "await_delegate"}
         waits = {_waits_for(call, rows[call.call_id].state, delegates) for call in pending}
-        messages = (rows[call.call_id].message for call in step.calls if call not in pending)
-        results = tuple(load_tool_message(message) for message in messages)
+        results = tuple(ended[call.call_id] for call in step.calls if call not in pending)
         return cls(tuple(pending), results, None if None in waits else min(waits, key=_FIRST.index))
 
 

@@ -24,7 +24,7 @@ from perdure.store.records import Committed, StepRecord
 from perdure.store.schema import step_id
 from perdure.store.sealing import Content
 from perdure.store.session_lock import LockedSession
-from perdure.store.steps import find_step, insert_step
+from perdure.store.steps import insert_step, require_step
 from perdure.store.tool_calls import OpenCalls, forget_arguments
 
 ABORTED = "Operation aborted"
@@ -85,7 +85,7 @@ def _from_what_is_left(locked: LockedSession, commit: CommitTurn, lost: NotFound
 
     Its spending stays the workflow's, which is more complete than the store's.
     """
-    tip = _need_step(locked.connection, locked.tip or "")
+    tip = require_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_STORE_BEHIND
     left = replace(
         commit,
@@ -115,7 +115,7 @@ def _need_same_call(row: TurnRow, commit: CommitTurn) -> None:
 
 def close_abandoned(locked: LockedSession, row: TurnRow, delegated: Delegated | None = None) -> TurnResult:
     """End a turn whose workflow is gone, from the last step it stored."""
-    tip = _need_step(locked.connection, locked.tip or "")
+    tip = require_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_TURN_CLOSED
     spent, steps = spent_of_turn(locked.connection, locked.session, row.turn)
     commit = CommitTurn(
@@ -137,7 +137,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
     """Write the end of a turn: results, last step, events, result. The caller saves the session."""
     commit = replace(commit, spent=commit.spent.with_failed(paid_of_interrupted(locked, commit)))
     commit = _with_the_stored_answer(locked, commit)
-    tip = _need_step(locked.connection, commit.tip)
+    tip = require_step(locked.connection, commit.tip)
     head = _close_conversation(locked, commit, tip)
     forget_arguments(locked, commit.turn)
     result = TurnResult(
@@ -188,7 +188,7 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
     """
     if commit.aborted_step is None or locked.tip is None or locked.tip == commit.tip:
         return commit
-    step = _need_step(locked.connection, locked.tip)
+    step = require_step(locked.connection, locked.tip)
     if (step.turn, step.step, step.parent) != (commit.turn, commit.aborted_step, commit.tip):
         return commit
     spent = commit.spent.with_call(step.usage, step.cost_usd)
@@ -207,14 +207,6 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
         said=(),
         aborted_step=None,
     )
-
-
-def _need_step(connection: Connection, step: str) -> StepRecord:
-    found = find_step(connection, step)
-    if found is None:
-        msg = f"there is no step {step!r}"
-        raise NotFoundError(msg)
-    return found
 
 
 def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepRecord) -> str:

@@ -9,7 +9,6 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, Select, bindparam, case, false, func, select
 
-from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message
@@ -21,7 +20,6 @@ from perdure.store.commit_turn import find_turn
 from perdure.store.errors import NotFoundError
 from perdure.store.records import (
     Artifact,
-    RegisteredAgent,
     SessionFilter,
     SessionRecord,
     StepRecord,
@@ -80,8 +78,6 @@ _DELEGATE_EVENTS = (
     )
     .order_by(schema.events.c.seq)
 )
-_DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
-_AGENTS = select(schema.agents).order_by(schema.agents.c.name)
 _ARTIFACT = select(schema.artifacts).where(schema.artifacts.c.id == bindparam("id"))
 
 _S = schema.steps
@@ -420,31 +416,3 @@ def _is_forked_from(connection: Connection, session: str | None, other: str) -> 
 
 def _describe_missing_turn(session: str, number: int) -> str:
     return f"session {session!r} has no turn {number}"
-
-
-def agents(connection: Connection) -> tuple[RegisteredAgent, ...]:
-    """The agents that workers have loaded, by name."""
-    return tuple(
-        RegisteredAgent(
-            name=row.name,
-            model=row.model,
-            description=row.description,
-            tools=tuple(json.loads(row.tools)),
-            definition=row.definition,
-            seen_at=row.seen_at,
-        )
-        for row in connection.execute(_AGENTS)
-    )
-
-
-def definition(connection: Connection, digest: str) -> AgentDefinition:
-    """The frozen definition with this hash.
-
-    Raises:
-        NotFoundError: No turn was opened with it, and no worker has loaded it.
-    """
-    body = connection.scalar(_DEFINITION, {"hash": digest})
-    if body is None:
-        msg = f"there is no agent definition {digest!r}"
-        raise NotFoundError(msg)
-    return AgentDefinition.model_validate_json(body)

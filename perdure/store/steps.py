@@ -77,14 +77,26 @@ def _need_parent(locked: LockedSession, parent: str | None) -> None:
 
     The parent is the tip unless the turn was reset, so only then a query is needed.
     """
-    if parent is not None and parent != locked.tip and find_step(locked.connection, parent) is None:
-        raise NotFoundError(_describe_missing_step(parent))
+    if parent is not None and parent != locked.tip:
+        require_step(locked.connection, parent)
 
 
 def find_step(connection: Connection, step: str) -> StepRecord | None:
     """The step with this id; None if there is none."""
     row = connection.execute(_FIND, {"id": step}).one_or_none()
     return None if row is None else step_record(row)
+
+
+def require_step(connection: Connection, step: str) -> StepRecord:
+    """The step with this id.
+
+    Raises:
+        NotFoundError: There is no such step.
+    """
+    found = find_step(connection, step)
+    if found is None:
+        raise NotFoundError(_describe_missing_step(step))
+    return found
 
 
 def insert_step(locked: LockedSession, step: StepRecord) -> None:

@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from perdure.contracts.values import replace
 from perdure.store import (
+    agents,
     blocks,
     checkpoints,
     commit_turn,
@@ -406,9 +407,9 @@ class Store:
 
     note_refusal = _writing_method_of(refusals.note_refusal)
     read_refusals = _reads(refusals.read_refusals)
-    register_agents = _writing_method_of(open_turn.register_agents)
-    agents = _reads(queries.agents)
-    definition = _reads(queries.definition)
+    register_agents = _writing_method_of(agents.register_agents)
+    definition = _reads(agents.definition)
+    agents = _reads(agents.agents)
     session_before = _reads(open_turn.session_before)
     open_turn = _writing_method_of(open_turn.open_turn)
     commit_turn = _writing_method_of(commit_turn.commit_turn)

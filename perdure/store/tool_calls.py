@@ -14,7 +14,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import RESULT_CHARACTERS, NewEvent, ToolEnd, UserInputReceived
 from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.tools import ToolOutcome, claimant_of
+from perdure.contracts.tools import PlannedCall, ToolOutcome, claimant_of
 from perdure.store import schema
 from perdure.store.database import mark_wiped
 from perdure.store.errors import NotFoundError, TurnEndedError
@@ -32,6 +32,9 @@ _ONE = (*_THIS, _T.c.call_id == bindparam("this_call"))
 
 _FIND = select(_T).where(*_ONE)
 _FIND_MANY = select(_T).where(*_THIS, _T.c.call_id.in_(bindparam("call_ids", expanding=True)))
+_RESULTS = select(_T.c.turn, _T.c.call_id, _T.c.state, _T.c.message).where(
+    _T.c.session == bindparam("this_session"), _T.c.call_id.in_(bindparam("call_ids", expanding=True))
+)
 _FIND_MESSAGE = select(_T.c.message).where(*_ONE)
 _INSERT = insert(_T)
 _CLAIM = update(_T).where(*_ONE).values(state="claimed", claimant=bindparam("by"), claimed_at=bindparam("at"))
@@ -383,6 +386,25 @@ def result_of_call(connection: Connection, session: str, turn: int, call_id: str
     """The result of a call; None while it has none."""
     message = connection.scalar(_FIND_MESSAGE, CallKey(session, turn, call_id).parameters())
     return None if message is None else load_tool_message(message)
+
+
+def read_results(
+    connection: Connection, session: str, calls: Sequence[PlannedCall], turn: int | None = None
+) -> tuple[dict[str, ToolMessage], dict[str, CallRow]]:
+    """Results of calls, and the rows of those without one, both by call id: in a turn, or in the last that has each."""
+    ended: dict[str, ToolMessage] = {}
+    pending: dict[str, CallRow] = {}
+    if not calls:
+        return ended, pending
+    statement = _RESULTS.order_by(_T.c.turn) if turn is None else _RESULTS.where(_T.c.turn == turn)
+    for row in connection.execute(statement, {"this_session": session, "call_ids": [call.call_id for call in calls]}):
+        ended.pop(row.call_id, None)
+        pending.pop(row.call_id, None)
+        if row.state == "ended":
+            ended[row.call_id] = load_tool_message(row.message)
+        else:
+            pending[row.call_id] = row
+    return ended, pending
 
 
 def holds_call(connection: Connection, session: str, turn: int, call_id: str, claimant: str) -> bool:

@@ -1,0 +1,231 @@
+"""Where a turn begins: at its session's head, at a checkpoint, in place of another turn, or with a history.
+
+A checkpoint is not copied. The turn's first step names it as its parent, and holds the results of the checkpoint's
+calls from the ledger: so no call is left without a result, and none runs again.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, bindparam, literal, select
+
+from perdure.contracts.checkpoints import ResumeFrom
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import AgentStart
+from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, check_history
+from perdure.contracts.tools import DELEGATED, PlannedCall
+from perdure.contracts.turns import Continuation
+from perdure.store import schema
+from perdure.store.commit_turn import TurnRow, find_turn
+from perdure.store.errors import NotFoundError, ResumeRefusedError
+from perdure.store.records import StepRecord
+from perdure.store.schema import step_record
+from perdure.store.session_lock import LockedSession
+from perdure.store.steps import find_step, require_step
+from perdure.store.tombstones import missing_session
+from perdure.store.tool_calls import read_results
+
+_S = schema.steps
+_SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
+_OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
+_NUMBERED = select(_S).where(*_OF_TURN, _S.c.step == bindparam("step"))
+_LAST = select(_S.c.step).where(*_OF_TURN).order_by(_S.c.step.desc()).limit(1)
+
+_FIRST_START = select(schema.events.c.body).where(
+    schema.events.c.session == bindparam("session"), schema.events.c.key == "1/agent_start"
+)
+
+_end = (
+    select(_S.c.id, _S.c.parent, _S.c.step, literal(0).label("distance"))
+    .where(_S.c.id == bindparam("end"), *_OF_TURN)
+    .cte("chain", recursive=True)
+)
+_before = select(_S.c.id, _S.c.parent, _S.c.step, (_end.c.distance + 1).label("distance")).where(
+    _S.c.id == _end.c.parent, *_OF_TURN
+)
+_chain = _end.union_all(_before)
+_REACHED = select(_chain.c.id).where(_chain.c.step == bindparam("step")).order_by(_chain.c.distance).limit(1)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a turn goes on from.
+
+    Attributes:
+        parent: Id of the parent of the turn's first step; None at the root of a conversation.
+        messages: Contents of that first step before the prompt.
+        stopped: The parent, if the session stopped there for people: some of its calls have no results.
+        origin: The checkpoint, with session, turn and step even where the request left them out.
+    """
+
+    parent: str | None
+    messages: tuple[Message, ...] = ()
+    stopped: StepRecord | None = None
+    origin: ResumeFrom | None = None
+
+
+def find_beginning(locked: LockedSession, request: Continuation) -> Beginning:
+    """Find what the session's next turn goes on from. Nothing is written.
+
+    Raises:
+        NotFoundError: There is no such session, turn or step.
+        ResumeRefusedError: The session cannot go on from there.
+    """
+    if request.replaces is not None:
+        return _find_beginning_of(locked, request.replaces)
+    if request.resume_from is not None:
+        return _find_checkpoint(locked, request.resume_from, request.prompt)
+    if not request.history:
+        return _find_head(locked)
+    if locked.turn > 0:
+        msg = f"history: session {locked.session!r} has begun already; a history begins a new one, so name no session"
+        raise ResumeRefusedError(msg)
+    return Beginning(parent=None, messages=check_history(request.history))
+
+
+def _find_head(locked: LockedSession) -> Beginning:
+    head = None if locked.head is None else find_step(locked.connection, locked.head)
+    return Beginning(parent=locked.head, stopped=head if head is not None and head.calls else None)
+
+
+def _find_beginning_of(locked: LockedSession, number: int) -> Beginning:
+    """The beginning of a turn that was rolled back: its first step without its prompt."""
+    turn = find_turn(locked.connection, locked.session, number)
+    if turn is None:
+        msg = f"session {locked.session!r} has no turn {number} that could be rolled back"
+        raise NotFoundError(msg)
+    first = _step_of(locked.connection, turn, 0)
+    before = first.messages[:-1] if first.messages and isinstance(first.messages[-1], UserMessage) else first.messages
+    # A turn that a reply began had taken over the calls that waited; these are their results.
+    messages = (*before, *_results_of_calls(locked.connection, first, turn))
+    origin = ResumeFrom(session=locked.session, turn=0)
+    if first.parent is not None:
+        origin = _origin_at(require_step(locked.connection, first.parent))
+    return Beginning(parent=first.parent, messages=messages, origin=origin)
+
+
+def _find_checkpoint(locked: LockedSession, origin: ResumeFrom, prompt: str) -> Beginning:
+    forks = origin.session not in {None, locked.session}
+    if forks and locked.turn > 0:
+        msg = f"session {locked.session!r} exists already; a fork begins a new session: name another id"
+        raise ResumeRefusedError(msg)
+    session = origin.session or locked.session
+    refuse_delegates(locked.connection, session)
+    turn = _turn_of(locked.connection, session, origin.turn)
+    if turn is None:
+        beginning = Beginning(parent=None, origin=ResumeFrom(session=session, turn=0))
+    else:
+        step = _step_of(locked.connection, turn, origin.step)
+        if step.id == locked.head and step.calls:
+            if prompt:  # it withdraws what the session asks people, as any message does
+                return _find_head(locked)
+            msg = (
+                f"session {locked.session!r} waits for people: answer, approve or deny what it asks, or give a prompt "
+                "to go on with instead"
+            )
+            raise ResumeRefusedError(msg)
+        messages = _results_of_calls(locked.connection, step, turn)
+        beginning = Beginning(parent=step.id, messages=messages, origin=_origin_at(step))
+    if not prompt:
+        _need_something_to_answer(locked.connection, beginning, session)
+    return beginning
+
+
+def _origin_at(step: StepRecord) -> ResumeFrom:
+    number = step.step if step.is_checkpoint else step.step - 1
+    return ResumeFrom(session=step.session, turn=step.turn, step=number)
+
+
+def _turn_of(connection: Connection, session: str, number: int | None) -> TurnRow | None:
+    """The turn with this number, or the last one; None for 0, the time before the first."""
+    row = connection.execute(_SESSION, {"session": session}).one_or_none()
+    if row is None or row.turn == 0:
+        raise missing_session(connection, session)
+    if number == 0:
+        return None
+    found = find_turn(connection, session, row.turn if number is None else number)
+    if found is None:
+        msg = f"session {session!r} has no turn {number}; its last is {row.turn}"
+        raise NotFoundError(msg)
+    return found
+
+
+def _step_of(connection: Connection, turn: TurnRow, number: int | None) -> StepRecord:
+    """The step with this number, or the last one; of several, the one in the turn's conversation."""
+    where = {"session": turn.session, "turn": turn.turn}
+    if number is None:
+        if turn.last_step is None:
+            msg = f"turn {turn.turn} of session {turn.session!r} still runs; name one of its steps, or cancel it first"
+            raise ResumeRefusedError(msg)
+        return require_step(connection, turn.last_step)
+    found = [step_record(row) for row in connection.execute(_NUMBERED, {**where, "step": number})]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        last = connection.scalar(_LAST, where)
+        msg = f"turn {turn.turn} of session {turn.session!r} has no step {number}; its last is {last}"
+        raise NotFoundError(msg)
+    # A compaction, or a lost attempt's answer, may have the same number: the later one in the chain counts.
+    end = turn.last_step or connection.execute(_SESSION, {"session": turn.session}).one().tip
+    reached = connection.scalar(_REACHED, {**where, "step": number, "end": end})
+    return next((step for step in found if step.id == reached), found[-1])
+
+
+def _results_of_calls(connection: Connection, step: StepRecord, turn: TurnRow) -> tuple[ToolMessage, ...]:
+    """The results of the step's calls, in order. A call that will never have a result gets an error here."""
+    ended, pending = read_results(connection, step.session, step.calls, step.turn)
+    if pending and turn.ended_at is not None:
+        # The turn stopped for people: a later turn took the calls over, and has their results.
+        ended, pending = read_results(connection, step.session, step.calls)
+    open_turn = connection.execute(_SESSION, {"session": step.session}).one().open_turn if pending else None
+    running = [call for call, row in pending.items() if row.turn == open_turn]
+    if running:
+        msg = (
+            f"step {step.step} of turn {step.turn} of session {step.session!r} still runs {len(running)} of its calls; "
+            "wait for them, name an earlier step, or cancel the turn first"
+        )
+        raise ResumeRefusedError(msg)
+    return tuple(ended.get(call.call_id) or _withdrawn_result_of(call) for call in step.calls)
+
+
+def _withdrawn_result_of(call: PlannedCall) -> ToolMessage:
+    """The result of a call that nobody decided about, for the model that goes on from there."""
+    message = f"Operation aborted: nobody decided about {call.tool}, the session was resumed without; it did not run"
+    error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=call.tool, message=message)
+    return ToolMessage(call_id=call.call_id, name=call.tool, content=message, error=error)
+
+
+def _need_something_to_answer(connection: Connection, beginning: Beginning, session: str) -> None:
+    """Refuse a turn without a prompt if the conversation ends with an answer: a model cannot answer itself."""
+    last = _find_last_message(connection, beginning.messages, beginning.parent)
+    if last is None or isinstance(last, AssistantMessage):
+        said = "an answer of the model" if last is not None else "nothing yet"
+        msg = f"the conversation of session {session!r} ends there with {said}; give a prompt to go on with"
+        raise ResumeRefusedError(msg)
+
+
+def _find_last_message(connection: Connection, messages: Sequence[Message], parent: str | None) -> Message | None:
+    while not messages and parent is not None:
+        step = require_step(connection, parent)
+        messages, parent = step.messages, step.parent
+    return messages[-1] if messages else None
+
+
+def refuse_delegates(connection: Connection, session: str) -> None:
+    """Refuse a delegate's session: it belongs to its caller, and goes on with the caller's steps only.
+
+    Raises:
+        ResumeRefusedError: The session is a delegate's.
+    """
+    body = connection.scalar(_FIRST_START, {"session": session})
+    if body is not None:
+        caller = AgentStart.model_validate(json.loads(body)).delegated_by
+        named = None if caller is None else f"{caller!r}, which called it"
+    else:  # a sweep may have deleted the event
+        first = find_turn(connection, session, 1)
+        delegated = first is not None and first.request_id.startswith(DELEGATED)
+        named = "the session which called it" if delegated else None
+    if named is not None:
+        msg = f"session {session!r} is a delegate's; send to, resume or fork {named}"
+        raise ResumeRefusedError(msg)
