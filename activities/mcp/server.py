@@ -1,10 +1,10 @@
 """One MCP server on one worker: connected on first use, and once more when the connection breaks in a call.
 
-The text of a call's result goes into the message for the model; images and files become artifacts.
+The subclasses in ``transports`` connect it. A request goes through ``list_tools`` or ``call``, which ask, and ask once
+more if the connection broke, then through ``_ask``, which takes a client and says why a connection broke.
 """
 
 import asyncio
-import base64
 import contextlib
 import re
 from abc import ABC, abstractmethod
@@ -15,20 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp import Client, MCPError
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    ListToolsResult,
-    ResourceLink,
-    TextContent,
-    Tool,
-)
+from mcp_types import CallToolResult, ListToolsResult, Tool
 from pydantic import ValidationError
-from pydantic_core import to_json
 
 from perdure.activities.mcp.connection import Owner
 from perdure.activities.mcp.failures import (
@@ -39,16 +27,12 @@ from perdure.activities.mcp.failures import (
     call_failures,
     describe_failure,
 )
-from perdure.activities.mcp.session_state import Caller, Reliance, Use
-from perdure.agents.context import InvalidOutputError
-from perdure.agents.files import UNKNOWN_TYPE
-from perdure.agents.schemas import GivenUpError
+from perdure.activities.mcp.results import check_output
+from perdure.activities.mcp.session_state import Caller, SessionStakes, Use
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
-from perdure.contracts.values import replace, replace_surrogates
-from perdure.llm.tool_output import Attachments, CallResult, attachments_of
-from perdure.schema_checks import find_first_error, run_off_the_loop
+from perdure.contracts.values import replace
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
@@ -103,25 +87,19 @@ class McpServer(ABC):
         self.state = ServerState(
             name=config.name, status=ServerStatus.DISCONNECTED if config.enabled else ServerStatus.DISABLED
         )
-        self._owner: Owner | None = None
-        self._connecting: asyncio.Task[tuple[Client, Owner]] | None = None
-        self.reliance = Reliance()
+        """What operators see."""
+        self.stakes = SessionStakes()
         """The sessions that rely on the server's state, if it is stateful."""
-        self._behind: set[asyncio.Task[None]] = set()
-        self._listed: dict[str, Tool] = {}
-        self._calls = 0
+        self._connection: asyncio.Task[tuple[Client, Owner]] | None = None
+        """Makes the kept connection, or has made it."""
+        self._owner: Owner | None = None
+        """Of the kept connection, once it is made."""
         self._broke = False
+        """Whether the last connection broke and no other one was made since."""
+        self._background: set[asyncio.Task[None]] = set()
+        self._listed: dict[str, Tool] = {}
+        self._running_calls = 0
         self._hidden: deque[frozenset[str]] = deque(maxlen=HIDDEN_CALLS)
-
-    def hide(self, unspoken: frozenset[str]) -> None:
-        """Mask these values of a call's arguments in the server's messages and log, now and later."""
-        if unspoken:
-            lines = (line.strip() for value in unspoken for line in value.splitlines())
-            self._hidden.append(unspoken | {line for line in lines if len(line) >= SHORTEST_SECRET})
-
-    def clean(self, text: str) -> str:
-        """A text of the server without the worker's secrets and the masked arguments of its latest calls."""
-        return self.around.clean(text, frozenset[str]().union(*self._hidden))
 
     @abstractmethod
     async def connect(self) -> Owner:
@@ -131,7 +109,16 @@ class McpServer(ABC):
             McpUnavailableError: The server cannot be connected.
         """
 
-    async def tools(self) -> list[Tool]:
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
+        """A client for one request: the kept one, unless a transport needs its own."""
+        yield await self.get_kept_client()
+
+    def describe_break(self, why: str) -> str:
+        """Why a connection broke, with the server's last output if the transport has it."""
+        return why
+
+    async def list_tools(self) -> list[Tool]:
         """The tools that the server offers now.
 
         Raises:
@@ -140,25 +127,25 @@ class McpServer(ABC):
         seconds = self.config.init_timeout.total_seconds()
         try:
             async with asyncio.timeout(LONGEST_LISTING):
-                tools = await self.list_tools(seconds)
+                tools = await self.ask_for_tools(seconds)
         except TimeoutError:
-            if not self._is_needed():  # running calls may keep it busy; if one times out, a probe follows
-                self.drop(self._owner)
+            if self._owner is not None and not self._is_needed():  # if a running call times out, a probe follows
+                self.note_break(self._owner)
             msg = f"MCP server {self.config.name!r} did not list its tools within {seconds:g} s"
-            raise self.note_failure(McpUnavailableError(msg)) from None
+            raise McpUnavailableError(msg) from None
         except McpUnavailableError:
             raise
         except McpError as error:
-            raise self.note_failure(McpUnavailableError(self.clean(str(error)))) from None
+            raise McpUnavailableError(self.clean(str(error))) from None
         self._listed = {tool.name: tool for tool in tools}
         return tools
 
-    async def list_tools(self, seconds: float) -> list[Tool]:
+    async def ask_for_tools(self, seconds: float) -> list[Tool]:
         """Ask for the tools, and once more if the connection breaks. ``seconds`` bound each try."""
 
         async def ask(client: Client) -> list[Tool]:
             async with asyncio.timeout(seconds):
-                return await _list_all_tools(client, self.config.name)
+                return await _list_all_pages(client, self.config.name)
 
         return await self._ask_again_if_broken(lambda: self._ask(ask), what="its list of tools", repeatable=True)
 
@@ -180,114 +167,40 @@ class McpServer(ABC):
             McpError: The call failed.
         """
 
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            on_progress(progress, total, message or "")
-
-        async def ask(client: Client, use: Use) -> CallToolResult:
-            if self.config.stateful and not use.begin():
-                raise McpError(ReasonCode.TOOL_STATE_LOST, f"MCP server {self.config.name!r} {FORGOT}")
-            _seed(client, self._listed.get(tool) or Tool(name=tool, input_schema={"type": "object"}))
-            try:
-                with call_failures(self.config.name, tool, limit):
-                    async with asyncio.timeout(limit + SURPLUS):
-                        result = await client.call_tool(
-                            tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
-                        )
-                    await check_output(self._listed.get(tool), result)
-                    return result
-            except TimeoutError:
-                msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
-                raise McpError(ReasonCode.TOOL_TIMEOUT, f"{msg}; its effect is unknown") from None
-
         async def attempt() -> CallToolResult:
-            with self.reliance.use(caller) as use:
-                return await self._ask(lambda client: ask(client, use))
+            with Use(self.stakes, caller) as use:
 
-        self._calls += 1
+                async def ask(client: Client) -> CallToolResult:
+                    if self.config.stateful and not use.begin():
+                        raise McpError(ReasonCode.TOOL_STATE_LOST, f"MCP server {self.config.name!r} {FORGOT}")
+                    return await self._send_call(client, tool, arguments, limit, on_progress)
+
+                return await self._ask(ask)
+
+        self._running_calls += 1
         try:
             return await self._ask_again_if_broken(attempt, what=tool, repeatable=repeatable)
         finally:
-            self._calls -= 1
+            self._running_calls -= 1
 
-    def _is_needed(self) -> bool:
-        """Whether calls run, or sessions rely on the server's state: then it is not dropped for being silent."""
-        return bool(self._calls) or self.reliance.is_in_use()
+    async def _send_call(
+        self, client: Client, tool: str, arguments: Mapping[str, Any], limit: float, on_progress: Report
+    ) -> CallToolResult:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            on_progress(progress, total, message or "")
 
-    async def close(self) -> None:
-        """Close the connection, and wait for those that are closing."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
-        self.drop()
-        if self._behind:
-            await asyncio.wait(self._behind)
-
-    def drop(self, which: Owner | None = None) -> None:
-        """Close the kept connection in the background.
-
-        With ``which``, a connection that broke: nothing happens if another one has taken its place, otherwise the
-        server's state counts as lost.
-        """
-        if which is not None and which is not self._owner:
-            return
-        if which is not None:
-            self._broke = True
-            self.reliance.note_loss()
-        owner, self._owner, self._connecting = self._owner, None, None
-        if owner is not None:
-            self.leave(owner)
-            self.state = ServerState(name=self.config.name, status=ServerStatus.DISCONNECTED)
-
-    def leave(self, owner: Owner) -> None:
-        """Close a client in the background; :meth:`close` waits for that."""
-        self._start(owner.close())
-
-    def note_failure(self, error: McpUnavailableError) -> McpUnavailableError:
-        """Show operators why the server cannot be used; returns the error."""
-        self.state = ServerState(name=self.config.name, status=error.status, error=str(error))
-        return error
-
-    def unavailable(self, why: str, said: str = "", *, again: bool = False) -> McpUnavailableError:
-        """The failure to connect, with the server's last output; words in it such as "log in" make it one of login."""
-        needs_login = bool(_LOGIN.search(said))
-        tail = f"{ENDS_WITH}{said}" if said else ""
-        msg = self.clean(f"MCP server {self.config.name!r} cannot be used: {why}{tail}")
-        status = ServerStatus.NEEDS_AUTH if needs_login else ServerStatus.FAILED
-        return McpUnavailableError(msg, status, again=again and not needs_login)
-
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
-        """A client for one request: the kept one, unless a transport needs its own."""
-        yield await self.get_client()
-
-    async def get_client(self) -> tuple[Client, Owner]:
-        """The kept client, connected if there is none. Concurrent callers wait for the same attempt to connect."""
-        if self._owner is not None and self._owner.ended:
-            self.drop(self._owner)
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
-        connecting = self._connecting
+        _seed(client, self._listed.get(tool) or Tool(name=tool, input_schema={"type": "object"}))
         try:
-            return await asyncio.shield(connecting)
-        finally:
-            if connecting.done() and self._connecting is connecting and self._owner is None:
-                self._connecting = None  # it failed; the next call tries again
-
-    async def _connect(self) -> tuple[Client, Owner]:
-        if not self.config.enabled:
-            msg = f"MCP server {self.config.name!r} is disabled (enabled=False)"
-            raise McpUnavailableError(msg, ServerStatus.DISABLED)
-        try:
-            owner = await self.connect()
-        except McpUnavailableError as error:
-            raise self.note_failure(error) from None
-        self._owner = owner
-        self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
-        if self._broke:
-            self._broke = False
-            self.around.reconnected(self.config.name)
-        return await owner.client(0), owner
+            with call_failures(self.config.name, tool, limit):
+                async with asyncio.timeout(limit + SURPLUS):
+                    result = await client.call_tool(
+                        tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
+                    )
+                await check_output(self._listed.get(tool), result)
+                return result
+        except TimeoutError:
+            msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
+            raise McpError(ReasonCode.TOOL_TIMEOUT, f"{msg}; its effect is unknown") from None
 
     async def _ask_again_if_broken(
         self, ask: Callable[[], Awaitable[Answer]], *, what: str, repeatable: bool
@@ -295,32 +208,41 @@ class McpServer(ABC):
         """Ask; if the connection breaks, connect anew and ask once more, but only if that can do no harm."""
         try:
             return await ask()
-        except (ConnectionLostError, McpUnavailableError) as error:
-            if not (error.unsent or repeatable if isinstance(error, ConnectionLostError) else error.again):
-                raise self._give_up(error, what) from None
+        except McpUnavailableError as error:
+            if not error.again:
+                raise
+        except ConnectionLostError as error:
+            if not (error.unsent or repeatable):
+                raise self._broke_during(what, error) from None
         await asyncio.sleep(RECONNECT_PAUSE)
         try:
             return await ask()
         except ConnectionLostError as error:
-            raise self._give_up(error, what) from None
+            raise self._broke_during(what, error) from None
+
+    def _broke_during(self, what: str, error: ConnectionLostError) -> McpError:
+        effect = "the call was not carried out" if error.unsent else "its effect is unknown"
+        msg = f"the connection to MCP server {self.config.name!r} broke during {what}, {effect}: {error}"
+        return McpError(ReasonCode.TOOL_NETWORK_ERROR, self.clean(msg))
 
     async def _ask(self, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
+        """Ask once. A connection that broke is given up; after a timeout a probe asks whether the server hangs."""
         async with self.client() as (client, owner):
             try:
                 return await ask(client)
             except ConnectionLostError as error:
                 await owner.close()
-                self.drop(owner)
+                self.note_break(owner)
                 raise ConnectionLostError(
                     self.describe_break(describe_failure(owner.failure or error)), unsent=error.unsent
                 ) from None
             except McpError as error:
                 if error.code == ReasonCode.TOOL_TIMEOUT and owner is self._owner:
-                    self._start(self._probe(client, owner))
+                    self._run_in_background(self._probe(client, owner))
                 raise
 
     async def _probe(self, client: Client, owner: Owner) -> None:
-        """After a call's timeout, drop the connection if the server answers nothing any more.
+        """Give up the connection if the server answers nothing any more.
 
         A server that is busy with another call, or holds state in use, is left alone.
         """
@@ -332,23 +254,102 @@ class McpServer(ABC):
                     await client.list_tools()
             except TimeoutError:
                 if not self._is_needed():
-                    self.drop(owner)
+                    self.note_break(owner)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _is_needed(self) -> bool:
+        """Whether calls run, or sessions rely on the server's state: then it is not given up for being silent."""
+        return bool(self._running_calls) or self.stakes.is_in_use()
+
+    async def get_kept_client(self) -> tuple[Client, Owner]:
+        """The kept client, connected if there is none. Concurrent callers wait for the same attempt to connect."""
+        if self._owner is not None and self._owner.ended:
+            self.note_break(self._owner)
+        if self._connection is None:
+            self._connection = asyncio.create_task(self._connect())
+            self._connection.add_done_callback(lambda task: task.cancelled() or task.exception())
+        connection = self._connection
+        try:
+            return await asyncio.shield(connection)
+        finally:
+            if connection.done() and self._connection is connection and self._owner is None:
+                self._connection = None  # it failed; the next call tries again
+
+    async def _connect(self) -> tuple[Client, Owner]:
+        if not self.config.enabled:
+            msg = f"MCP server {self.config.name!r} is disabled (enabled=False)"
+            raise McpUnavailableError(msg, ServerStatus.DISABLED)
+        try:
+            owner = await self.connect()
+        except McpUnavailableError as error:
+            raise self.note_failure(error) from None
+        self._owner = owner
+        self.note_status(ServerStatus.CONNECTED)
+        if self._broke:
+            self._broke = False
+            self.around.reconnected(self.config.name)
+        return await owner.client(0), owner
+
+    def note_break(self, owner: Owner) -> None:
+        """Drop the kept connection because it broke, and with it the server's state.
+
+        Nothing happens if ``owner`` holds another connection: one of a single request, or one that was replaced.
+        """
+        if owner is self._owner:
+            self._broke = True
+            self.stakes.note_loss()
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the kept connection in the background."""
+        owner, self._owner, self._connection = self._owner, None, None
+        if owner is not None:
+            self.close_in_background(owner)
+            self.note_status(ServerStatus.DISCONNECTED)
+
+    def close_in_background(self, owner: Owner) -> None:
+        """Close a client in the background; :meth:`close` waits for that."""
+        self._run_in_background(owner.close())
+
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._behind.add(task)
-        task.add_done_callback(self._behind.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
-    def describe_break(self, why: str) -> str:
-        """Why a connection broke, with the server's last output if the transport has it."""
-        return why
+    async def close(self) -> None:
+        """Close the connection, and wait for those that are closing."""
+        if self._connection is not None:
+            self._connection.cancel()
+            await asyncio.wait([self._connection])
+        self.drop()
+        if self._background:
+            await asyncio.wait(self._background)
 
-    def _give_up(self, error: ConnectionLostError | McpUnavailableError, what: str) -> McpError:
-        if isinstance(error, McpUnavailableError):
-            return error
-        effect = "the call was not carried out" if error.unsent else "its effect is unknown"
-        msg = f"the connection to MCP server {self.config.name!r} broke during {what}, {effect}: {error}"
-        return McpError(ReasonCode.TOOL_NETWORK_ERROR, self.clean(msg))
+    def note_status(self, status: ServerStatus, error: str = "") -> None:
+        """Show operators whether the server can be used."""
+        self.state = ServerState(name=self.config.name, status=status, error=error)
+
+    def note_failure(self, error: McpUnavailableError) -> McpUnavailableError:
+        """Show operators why the server cannot be used; returns the error."""
+        self.note_status(error.status, str(error))
+        return error
+
+    def unavailable(self, why: str, said: str = "", *, again: bool = False) -> McpUnavailableError:
+        """The failure to connect, with the server's last output; words in it such as "log in" make it one of login."""
+        needs_login = bool(_LOGIN.search(said))
+        tail = f"{ENDS_WITH}{said}" if said else ""
+        msg = self.clean(f"MCP server {self.config.name!r} cannot be used: {why}{tail}")
+        status = ServerStatus.NEEDS_AUTH if needs_login else ServerStatus.FAILED
+        return McpUnavailableError(msg, status, again=again and not needs_login)
+
+    def hide(self, unspoken: frozenset[str]) -> None:
+        """Mask these values of a call's arguments in the server's messages and log, now and later."""
+        if unspoken:
+            lines = (line.strip() for value in unspoken for line in value.splitlines())
+            self._hidden.append(unspoken | {line for line in lines if len(line) >= SHORTEST_SECRET})
+
+    def clean(self, text: str) -> str:
+        """A text of the server without the worker's secrets and the masked arguments of its latest calls."""
+        return self.around.clean(text, frozenset[str]().union(*self._hidden))
 
 
 def _seed(client: Client, tool: Tool) -> None:
@@ -361,7 +362,7 @@ def _seed(client: Client, tool: Tool) -> None:
     client.session._absorb_tool_listing(known, complete=False)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-async def _list_all_tools(client: Client, server: str) -> list[Tool]:
+async def _list_all_pages(client: Client, server: str) -> list[Tool]:
     tools: list[Tool] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
@@ -372,67 +373,3 @@ async def _list_all_tools(client: Client, server: str) -> list[Tool]:
         if cursor is None:
             break
     return tools
-
-
-PROBLEM_CHARACTERS = 1_000
-"""Longest description of what is wrong with a result."""
-
-
-async def check_output(tool: Tool | None, result: CallToolResult) -> None:
-    """Check a result against its tool's output schema, within a time limit."""
-    if tool is None or (schema := tool.output_schema) is None or result.is_error:
-        return
-    if result.structured_content is None:
-        raise RuntimeError(f"Tool {tool.name} has an output schema but did not return structured content")
-    try:
-        error = await run_off_the_loop(lambda: find_first_error(schema, result.structured_content))
-    except GivenUpError:
-        return
-    if error is not None:
-        msg = f"Invalid structured content returned by tool {tool.name}: {error.message[:PROBLEM_CHARACTERS]}"
-        raise RuntimeError(msg)
-
-
-def read(result: CallToolResult, call_id: str) -> CallResult:
-    """The result as text and attachments.
-
-    Raises:
-        McpError: The server says that the call failed, or an image or a file is not valid.
-    """
-    attachments = attachments_of(call_id)
-    parts = [_read_block(block, attachments) for block in result.content]
-    if not any(isinstance(block, TextContent) for block in result.content) and result.structured_content is not None:
-        parts.append(to_json(result.structured_content, inf_nan_mode="constants").decode())
-    text = replace_surrogates("\n".join(parts))
-    if result.is_error:
-        raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, text or "the tool failed and did not say why")
-    try:
-        return CallResult(text, attachments.check())
-    except InvalidOutputError as error:
-        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, str(error)) from None
-
-
-def _read_block(block: ContentBlock, attachments: Attachments) -> str:
-    if isinstance(block, TextContent):
-        return block.text
-    if isinstance(block, ImageContent | AudioContent):
-        return _attach(block.type, block.mime_type, block.data, attachments)
-    if isinstance(block, ResourceLink):
-        return f"[resource {block.name}: {block.uri}]"
-    return _resource(block, attachments)
-
-
-def _resource(block: EmbeddedResource, attachments: Attachments) -> str:
-    resource = block.resource
-    if isinstance(resource, BlobResourceContents):
-        kind = f"resource {resource.uri}"
-        return _attach(kind, resource.mime_type or UNKNOWN_TYPE, resource.blob, attachments)
-    return f"[resource {resource.uri}]\n{resource.text}"
-
-
-def _attach(what: str, media_type: str, data: str, attachments: Attachments) -> str:
-    try:
-        return attachments.add(what, media_type, base64.b64decode(data))
-    except ValueError:
-        msg = f"the server sent {what} in no base64"
-        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None

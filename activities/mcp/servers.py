@@ -15,7 +15,8 @@ from pydantic_core import to_json
 from perdure.activities.mcp.failures import McpError, McpUnavailableError
 from perdure.activities.mcp.process import LONGEST_LINE
 from perdure.activities.mcp.references import own_folder
-from perdure.activities.mcp.server import McpServer, Report, Surroundings, read
+from perdure.activities.mcp.results import read_result
+from perdure.activities.mcp.server import McpServer, Report, Surroundings
 from perdure.activities.mcp.session_state import Caller
 from perdure.activities.mcp.transports import server_of
 from perdure.agents.agent import Agent
@@ -142,12 +143,12 @@ class McpServers:
             )
         finally:
             self._told.called(config.name, time.monotonic() - began)
-        return read(result, caller.call_id)
+        return read_result(result, caller.call_id)
 
     def carry_over(self, session: str, before: str) -> None:
         """Let ``session``, which goes on from the conversation of ``before``, rely on the same state of servers."""
         for server in self._servers.values():
-            server.reliance.carry_over(session, before)
+            server.stakes.carry_over(session, before)
 
     def states(self) -> tuple[ServerState, ...]:
         """The states of the servers that were needed so far, and of the disabled ones."""
@@ -177,12 +178,12 @@ class McpServers:
     async def _list_tools(self, config: AnyServerConfig) -> Sequence[Tool]:
         server = self._server(config)
         try:
-            tools = _admit_tools(config, await server.tools())
+            tools = _admit_tools(config, await server.list_tools())
         except McpUnavailableError as error:
             server.note_failure(error)
             logger.warning("%s", error)
             raise
-        server.state = ServerState(name=config.name, status=ServerStatus.CONNECTED)
+        server.note_status(ServerStatus.CONNECTED)
         return [self._without_secrets(tool) for tool in tools]
 
     def _without_secrets(self, tool: Tool) -> Tool:

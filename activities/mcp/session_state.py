@@ -1,8 +1,9 @@
-"""Records which sessions rely on the state of a stateful server, and which were told that it is lost."""
+"""Which sessions rely on the state of a stateful server, and which of them were told that it is lost.
 
-import contextlib
+The server starts a new *life* whenever its state is lost.
+"""
+
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
@@ -35,13 +36,13 @@ class Caller:
 
 
 @dataclass
-class _Relying:
-    """What is known of a session.
+class _Stake:
+    """What a session has in one life of the server.
 
     Attributes:
-        life: The life of the server that the session uses.
-        calls: Calls of the session that may have been carried out in that life.
-        told: The model's answer whose calls are told that the state is lost.
+        life: The number of that life.
+        calls: Calls of the session that may have been carried out in it.
+        told: The model's answer whose calls are told that the state of an earlier life is lost.
         answered_at: When the server last answered in time, by the monotonic clock.
     """
 
@@ -51,89 +52,77 @@ class _Relying:
     answered_at: float | None = None
 
 
-class Use:
-    """One attempt to carry out a call of a session."""
-
-    def __init__(self, memory: "Reliance", caller: Caller) -> None:
-        self._memory = memory
-        self._caller = caller
-        self._known: _Relying | None = None
-
-    def begin(self) -> bool:
-        """Note that the call is about to be sent; False if the session must first be told that the state is lost."""
-        self._known = self._memory.note_call(self._caller)
-        return self._known is not None
-
-    def note_break(self, *, unsent: bool) -> None:
-        """Note that the connection broke. If the call was certainly not carried out, it left no state."""
-        if self._known is not None and unsent:
-            self._known.calls -= 1
-
-    def note_answer(self, *, in_time: bool) -> None:
-        """Note whether the server answered in time."""
-        if self._known is not None:
-            self._known.answered_at = time.monotonic() if in_time else None
-
-
-class Reliance:
-    """The sessions that rely on one server's state. When the state is lost, the server begins a new *life*."""
+class SessionStakes:
+    """The stakes of the sessions that call one server."""
 
     def __init__(self) -> None:
         self._life = 0
-        self._sessions: dict[str, _Relying] = {}
+        self._stakes: dict[str, _Stake] = {}
+        """By session; the one that called last stands last."""
 
     def note_loss(self) -> None:
         """Note that the server's state is lost."""
         self._life += 1
 
-    @contextlib.contextmanager
-    def use(self, caller: Caller) -> Iterator["Use"]:
-        """One attempt to carry out a call in this block; its result or failure is noted at the end."""
-        use = Use(self, caller)
-        try:
-            yield use
-        except ConnectionLostError as error:
-            use.note_break(unsent=error.unsent)
-            raise
-        except McpUnavailableError:
-            use.note_break(unsent=True)
-            raise
-        except McpError as error:
-            use.note_answer(in_time=error.code != ReasonCode.TOOL_TIMEOUT)
-            raise
-        else:
-            use.note_answer(in_time=True)
-
-    def note_call(self, caller: Caller) -> _Relying | None:
-        """Note a call that is about to be sent; None if the session must first be told that the state is lost.
-
-        A session that used a former life is told once: by all calls of the model's answer that comes first.
-        """
-        known = self._sessions.pop(caller.session, None) or _Relying(self._life)
-        if known.life != self._life:
-            known = _Relying(self._life, told=caller.answer if known.calls else known.told)
-        self._keep(caller.session, known)
-        if known.told == caller.answer:
-            return None
-        known.calls += 1
-        return known
-
     def is_in_use(self) -> bool:
         """Whether a session got an answer of this life in time, and not too long ago, so that it may rely on it."""
         since = time.monotonic() - IN_USE
         return any(
-            known.life == self._life and known.answered_at is not None and known.answered_at > since
-            for known in self._sessions.values()
+            stake.life == self._life and stake.answered_at is not None and stake.answered_at > since
+            for stake in self._stakes.values()
         )
 
     def carry_over(self, session: str, before: str) -> None:
         """Let a session that goes on from the conversation of ``before`` rely on the same state."""
-        known = self._sessions.get(before)
-        if known is not None and known.calls and session not in self._sessions:
-            self._keep(session, _Relying(known.life, known.calls))
+        stake = self._stakes.get(before)
+        if stake is not None and stake.calls and session not in self._stakes:
+            self._keep(session, _Stake(stake.life, stake.calls))
 
-    def _keep(self, session: str, known: _Relying) -> None:
-        """Remember a session as the one that called last."""
-        self._sessions[session] = known
-        if len(self._sessions) > MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+    def count_call(self, caller: Caller) -> _Stake | None:
+        """Count a call that is about to be sent; None if the session must first be told that the state is lost.
+
+        A session that used a former life is told once: by all calls of the model's answer that comes first.
+        """
+        stake = self._stakes.pop(caller.session, None) or _Stake(self._life)
+        if stake.life != self._life:
+            stake = _Stake(self._life, told=caller.answer if stake.calls else stake.told)
+        self._keep(caller.session, stake)
+        if stake.told == caller.answer:
+            return None
+        stake.calls += 1
+        return stake
+
+    def _keep(self, session: str, stake: _Stake) -> None:
+        self._stakes[session] = stake
+        if len(self._stakes) > MOST_SESSIONS:
+            del self._stakes[next(iter(self._stakes))]
+
+
+class Use:
+    """One attempt to carry out a call; as a context manager it notes what became of the call."""
+
+    def __init__(self, stakes: SessionStakes, caller: Caller) -> None:
+        self._stakes = stakes
+        self._caller = caller
+        self._stake: _Stake | None = None
+
+    def begin(self) -> bool:
+        """Note that the call is about to be sent; False if the session must first be told that the state is lost."""
+        self._stake = self._stakes.count_call(self._caller)
+        return self._stake is not None
+
+    def __enter__(self) -> "Use":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if self._stake is None:
+            return
+        match error:
+            case None:
+                self._stake.answered_at = time.monotonic()
+            case ConnectionLostError(unsent=True) | McpUnavailableError():
+                self._stake.calls -= 1  # the call was certainly not carried out, so it left no state
+            case McpError():
+                self._stake.answered_at = None if error.code == ReasonCode.TOOL_TIMEOUT else time.monotonic()
+            case _:
+                pass

@@ -32,7 +32,7 @@ from perdure.activities.mcp.oauth import TokenFile, authentication
 from perdure.activities.mcp.process import StandardError, run_server
 from perdure.activities.mcp.references import MissingVariableError, resolve_references
 from perdure.activities.mcp.server import McpServer, Surroundings
-from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, ServerState, ServerStatus, StdioServerConfig
+from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, ServerStatus, StdioServerConfig
 
 ONLY_SSE = frozenset({400, 404, 405, 415})
 """Statuses with which servers of the older SSE transport answer a POST. Source: MCP, "Backwards Compatibility"."""
@@ -78,7 +78,7 @@ class StdioServer(McpServer):
         try:
             client = await owner.client(seconds)
         except TimeoutError:
-            self.leave(owner)
+            self.close_in_background(owner)
             why = f"it did not answer within {seconds:g} s{self._read_printed()}"
             raise self.unavailable(why, self._read_tail(), again=mode == "auto") from None
         except McpUnavailableError as error:
@@ -97,7 +97,7 @@ class StdioServer(McpServer):
     def _note_end(self, owner: Owner) -> None:
         owner.leave()
         if self.state.status == ServerStatus.CONNECTED and owner is self._owner:
-            self.state = ServerState(name=self.config.name, status=ServerStatus.DISCONNECTED)
+            self.note_status(ServerStatus.DISCONNECTED)
 
     def _note_garbage(self, line: str) -> None:
         self._garbage = self._garbage or " ".join(self.clean(line).split())[:200]
@@ -146,17 +146,17 @@ class HttpServer(McpServer):
             self._known, self._version = client.session.discover_result, client.protocol_version
         return owner
 
-    async def list_tools(self, seconds: float) -> list[Tool]:
+    async def ask_for_tools(self, seconds: float) -> list[Tool]:
         """Ask for the tools, with a new handshake if the server is of another protocol generation by now."""
         known = self._known
         try:
-            return await super().list_tools(seconds)
+            return await super().ask_for_tools(seconds)
         except McpUnavailableError:
             raise
         except McpError:
             if known is None or self._known is not None:
                 raise
-            return await super().list_tools(seconds)
+            return await super().ask_for_tools(seconds)
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
@@ -182,11 +182,11 @@ class HttpServer(McpServer):
 
     async def _open(self) -> tuple[Client, Owner]:
         if self._known is None:
-            kept = await self.get_client()
+            kept = await self.get_kept_client()
             if self._known is None:
                 return kept
             self.drop()
-            self.state = ServerState(name=self.config.name, status=ServerStatus.CONNECTED)
+            self.note_status(ServerStatus.CONNECTED)
         known, http, version = self._known, self._http, self._version
         assert http is not None, "the handshake made it"  # noqa: S101 - narrows the type
         owner = Owner(lambda: connect_over_http(self._settings, http, version, known))
@@ -198,7 +198,7 @@ class HttpServer(McpServer):
         try:
             return owner, await owner.client(seconds)
         except TimeoutError:
-            self.leave(owner)
+            self.close_in_background(owner)
             raise self.unavailable(f"{self._settings.url} did not answer within {seconds:g} s") from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a server that is not there
             await owner.close()
@@ -221,7 +221,7 @@ class HttpServer(McpServer):
         if noted.status in ONLY_SSE:
             self._known = None  # servers of the older generation answer requests of the newer one like this
         if noted.status in NOT_GREETED and _NO_SESSION.search(error.said):
-            self.drop(owner)
+            self.note_break(owner)
             return ConnectionLostError(error.said, unsent=True)
         if noted.status >= HTTPStatus.BAD_REQUEST:
             return McpError(error.code, f"{error} (HTTP {noted.status})")

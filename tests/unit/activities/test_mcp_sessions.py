@@ -11,7 +11,7 @@ import pytest
 
 from perdure.activities.mcp import server, session_state
 from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
-from perdure.activities.mcp.session_state import Caller, Reliance
+from perdure.activities.mcp.session_state import Caller, SessionStakes, Use
 from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_peers import Connected, peer, worker_of
@@ -67,8 +67,8 @@ class Shared:
     async def settled(self) -> None:
         """Wait until what a time-out brought about is over."""
         (of,) = self.worker.servers._servers.values()
-        while of._behind:
-            await asyncio.wait(of._behind)
+        while of._background:
+            await asyncio.wait(of._background)
 
     @property
     def lives(self) -> int:
@@ -192,7 +192,7 @@ async def test_a_time_out_does_not_end_a_server_that_is_busy_with_another_call(
 
 def test_a_call_that_was_certainly_not_carried_out_leaves_nothing_to_rely_on() -> None:
     """S-77: the server did not know the session of the protocol, or no byte of the call was sent."""
-    memory = Reliance()
+    memory = SessionStakes()
     breaks(memory, "a", unsent=True)
     breaks(memory, "b", unsent=False)
     memory.note_loss()
@@ -202,21 +202,21 @@ def test_a_call_that_was_certainly_not_carried_out_leaves_nothing_to_rely_on() -
 def test_what_is_remembered_of_sessions_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that has not called for longest goes first."""
     monkeypatch.setattr(session_state, "MOST_SESSIONS", 3)
-    memory = Reliance()
+    memory = SessionStakes()
     assert all(begins(memory, name) for name in ("a", "b", "c", "a", "d"))
     memory.note_loss()
     assert {name: begins(memory, name, "later") for name in ("a", "c", "d")} == {"a": False, "c": False, "d": False}
     assert begins(memory, "b", "later")
-    assert len(memory._sessions) == 3
+    assert len(memory._stakes) == 3
 
 
-def begins(memory: Reliance, session: str, answer: str = "x") -> bool:
-    with memory.use(Caller(session, f"call_{answer}_0")) as use:
+def begins(memory: SessionStakes, session: str, answer: str = "x") -> bool:
+    with Use(memory, Caller(session, f"call_{answer}_0")) as use:
         return use.begin()
 
 
-def breaks(memory: Reliance, session: str, *, unsent: bool) -> None:
-    with contextlib.suppress(ConnectionLostError), memory.use(Caller(session, "call_before_0")) as use:
+def breaks(memory: SessionStakes, session: str, *, unsent: bool) -> None:
+    with contextlib.suppress(ConnectionLostError), Use(memory, Caller(session, "call_before_0")) as use:
         assert use.begin()
         raise ConnectionLostError("it broke", unsent=unsent)
 

@@ -9,7 +9,7 @@ from mcp_types import CallToolResult, Tool
 
 from perdure import schema_checks
 from perdure.activities.litellm_call import Answer
-from perdure.activities.mcp.server import check_output
+from perdure.activities.mcp.results import check_output
 from perdure.activities.record_answer import step_of
 from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import AgentDefinition
