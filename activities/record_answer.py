@@ -34,7 +34,8 @@ from perdure.engine import calls, delegates
 from perdure.llm.structured_output import AnswerError, check_answer
 from perdure.llm.tool_output import head_and_tail
 from perdure.security.approvals import apply_policy, reject_oversized
-from perdure.security.redaction import MASK, mask_arguments, redact_text, without_known
+from perdure.security.credentials import MASK
+from perdure.security.redaction import mask_arguments, redact_text, without_known
 from perdure.store import LedgerCall, StepRecord
 
 NOTHING_PAID = Paid()

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from perdure.security.credentials import MASK
 from perdure.security.held_text import HeldText
-from perdure.security.redaction import MASK, spellings, without_known
+from perdure.security.redaction import spellings, without_known
 
 KEY = "sk-live-0123456789abcdef"
 ODD = 'pa"ss/wörd\\with%all'

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perdure.contracts.values import JsonValue
-from perdure.security.redaction import DEEPEST_ARGUMENTS, MASK, Hidden, hidden_values_of, mask_arguments, redact_text
+from perdure.security.credentials import MASK
+from perdure.security.redaction import DEEPEST_ARGUMENTS, Hidden, hidden_values_of, mask_arguments, redact_text
 
 SECRET = "hunter2-hunter2"
 KEYS = [
