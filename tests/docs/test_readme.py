@@ -128,6 +128,16 @@ def test_the_index_leads_to_every_page() -> None:
     assert pages - set(re.findall(r"\]\(([\w-]+\.md)", index)) == set()
 
 
+def test_the_index_begins_with_the_agent_of_the_readme_and_lists_the_pages_as_the_site_does() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert re.findall(r"```python\n(.*?)```", index, re.DOTALL) == PYTHON[:1]
+    for start in re.findall(r"^    (.*perdure (?:dev|run) .*)$", index, re.MULTILINE):
+        assert start in README
+    listed = re.findall(r"^      - (\S+)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    linked = re.findall(r"\]\(([\w-]+\.md)(?:#[\w-]+)?\)", index.partition("## 1. ")[2])
+    assert listed == list(dict.fromkeys(linked))
+
+
 def test_every_link_to_a_file_leads_somewhere() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     for page in pages:

@@ -1,29 +1,39 @@
-"""What the page on tools shows is run, and its table is the decorator's."""
+"""What the pages on tools show is run, and the table of settings is the decorator's."""
 
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+from unittest.mock import Mock
 
 import pytest
 
-from perdure import Agent, tool
+from perdure import Agent, DidNotHappen, EffectUnknown, Happened, tool
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.environment import UnmetNeedError
 from perdure.agents.tool import ToolSettings
+from perdure.contracts.agents import ToolMode
 from perdure.testing import Script, ScriptedProvider, call, say
 from perdure.worker.agents import check_needs
 from tests.house import House
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE, ON_BEHALF, EFFECTS, MODES = (
+    (Path(__file__).parents[2] / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("tools", "on-behalf", "effects", "tool-modes")
+)
+
+
+def run_python_of(page: str) -> dict[str, Any]:
+    """Run the blocks of a page in order; the names that they bind."""
+    names: dict[str, Any] = {}
+    exec(compile("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "docs", "exec"), names)
+    return names
 
 
 @pytest.fixture
 def clerk() -> Agent:
     """The agent of the page, after every block has run."""
-    names: dict[str, Any] = {}
-    exec(compile("".join(BLOCKS), "docs/tools.md", "exec"), names)
+    names = run_python_of(PAGE)
     return Agent(**{name: getattr(names["clerk"], name) for name in ("name", "model", "tools")})
 
 
@@ -71,8 +81,7 @@ def test_the_table_has_every_setting_and_no_other() -> None:
 
 
 async def test_the_desk_of_the_page_works_for_the_customer_that_its_starter_names(house: House) -> None:
-    names: dict[str, Any] = {}
-    exec(compile("".join(BLOCKS), "docs/tools.md", "exec"), names)
+    names = run_python_of(ON_BEHALF)
     script = Script(replies=(call(("find_order", {"number": "4712"})), say("There is none.")))
     async with ScriptedProvider(script) as provider, house.worker(names["desk"]):
         house.use(provider)
@@ -80,3 +89,16 @@ async def test_the_desk_of_the_page_works_for_the_customer_that_its_starter_name
         last = provider.requests[-1].request
     assert last.system == "You answer ada@acme.example, of Acme. Write in German."
     assert last.messages[-1]["content"] == "there is no such order"
+
+
+def test_the_reconciler_of_the_page_finds_out_what_happened() -> None:
+    names = run_python_of(EFFECTS)
+    context = Mock(idempotency_key="key-1")
+    assert names["look_up"]("ann", 5000, context) == EffectUnknown("the bank lists large payments the day after")
+    assert names["look_up"]("ann", 5, context) == DidNotHappen()
+    assert names["pay"]("ann", 5, context) == "5 to ann"
+    assert names["look_up"]("ann", 5, context) == Happened("5 to ann")
+
+
+def test_the_table_has_every_tool_mode() -> None:
+    assert re.findall(r"^\| `([\w-]+)` \|", MODES, re.MULTILINE) == list(get_args(ToolMode))
