@@ -6,7 +6,6 @@ Nothing of the answer is kept.
 """
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -29,7 +28,6 @@ class StreamRecord:
         refusal: The model's refusal beside the content, which litellm drops.
         error: An error in place of the rest of the stream.
         size: Bytes that have come.
-        last_byte: When the last bytes came, by the monotonic clock; pings count.
     """
 
     def __init__(self) -> None:
@@ -40,7 +38,6 @@ class StreamRecord:
         self.refusal = ""
         self.error: JsonValue = None
         self.size = 0
-        self.last_byte = time.monotonic()
         self._rest = b""
 
     @property
@@ -57,7 +54,6 @@ class StreamRecord:
     def read(self, piece: bytes) -> None:
         """Read the next bytes."""
         self.size += len(piece)
-        self.last_byte = time.monotonic()
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
             self._read_line(line)

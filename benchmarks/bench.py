@@ -16,14 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from benchmarks.floor import BARE, TASK_QUEUE, Floor
 from benchmarks.stage import Process, Stage, staged
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.events import GenerationEnd, ToolEnd
 from perdure.contracts.names import AGENT_TURN
-from perdure.worker.sandbox import production_runner
 from perdure.workflows.agent_turn import AgentTurn
 
 LENGTHS = {20: 10, 100: 3, 300: 1}
@@ -122,7 +121,9 @@ async def history(stage: Stage) -> Figures:
     handle = stage.temporal.get_workflow_handle("length-100-0")
     fetched = await handle.fetch_history()
     events = list(fetched.events)
-    replayer = Replayer(workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=production_runner())
+    replayer = Replayer(
+        workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=UnsandboxedWorkflowRunner()
+    )
     seconds: list[float] = []
     for _ in range(3):
         began = time.monotonic()

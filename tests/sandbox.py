@@ -1,16 +1,35 @@
 """The strict runner of workflows, which loads the workflow and the engine once for a process and not for each turn.
 
 To load them takes a twelfth of a second of CPU time, for each of a thousand turns. Every clock and random number is
-refused as by :func:`perdure.worker.sandbox.strict_runner`, whose fresh modules the replay of every history has.
+refused as by :func:`fresh_runner`, whose fresh modules the replay of every history has. A worker runs workflows without
+a sandbox.
 """
 
+from temporalio import workflow
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 from temporalio.worker.workflow_sandbox._importer import Importer
 from temporalio.worker.workflow_sandbox._restrictions import RestrictionContext
 from temporalio.worker.workflow_sandbox._runner import _Instance
 
-from perdure.worker.sandbox import SHARED
+SHARED = (
+    "perdure.contracts",
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "typing_extensions",
+    "typing_inspection",
+    "attr",
+    "attrs",
+    "jsonschema",
+    "jsonschema_specifications",
+    "referencing",
+    "rpds",
+    "perdure.agents",
+    "griffe",
+)
+"""Modules that the strict runner shares with the host process: contracts are values, a schema's check is pure, and what
+an author writes comes with the package and is not used by a turn."""
 
 RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules(*SHARED)
 
@@ -59,3 +78,21 @@ class _StrictRunner(SandboxedWorkflowRunner):
 def strict_runner() -> WorkflowRunner:
     """The runner of a test's worker."""
     return _StrictRunner(restrictions=RESTRICTIONS)
+
+
+class _FreshRunner(SandboxedWorkflowRunner):
+    """Tries each workflow once, and not again for every worker of a process."""
+
+    def prepare_workflow(self, defn: workflow._Definition) -> None:  # pyright: ignore[reportPrivateUsage] # its type
+        """Load the workflow in a sandbox, to see that it can be."""
+        if defn.cls not in _PREPARED:
+            super().prepare_workflow(defn)
+            _PREPARED.add(defn.cls)
+
+
+_PREPARED: set[type] = set()
+
+
+def fresh_runner() -> WorkflowRunner:
+    """The runner of the replays: it loads the workflow and the engine anew for each run."""
+    return _FreshRunner(restrictions=RESTRICTIONS)

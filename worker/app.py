@@ -21,7 +21,7 @@ from typing import Any
 import temporalio.client
 from temporalio import activity
 from temporalio.common import RawValue
-from temporalio.worker import Interceptor, Worker, WorkflowRunner
+from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from perdure.activities.agents import Definitions, TurnContexts
 from perdure.activities.compact import CompactActivity
@@ -71,7 +71,6 @@ from perdure.store import Store
 from perdure.tracing import Tracing
 from perdure.worker.fleet_figures import FleetFigures
 from perdure.worker.knocks import sender
-from perdure.worker.sandbox import production_runner
 from perdure.worker.search_attributes import check_search_attributes
 from perdure.worker.telemetry import Health, LackingKeys, SdkMetrics, bind, metrics_page, registry, serve_pages
 from perdure.worker.versions import deployment_config, patch_activation, tell_version
@@ -257,7 +256,7 @@ def _build_turns_worker(
         task_queue=settings.task_queue,
         workflows=[AgentTurn, NotifyWebhook, KnockAtSession, SweepRetention],
         activities=activities,
-        workflow_runner=runner or production_runner(),
+        workflow_runner=runner or UnsandboxedWorkflowRunner(),  # docs/decisions/0005
         workflow_task_executor=ThreadPoolExecutor(max_workers=8, thread_name_prefix="perdure-workflow"),
         max_cached_workflows=settings.max_cached_workflows,
         max_concurrent_activities=settings.max_activities,

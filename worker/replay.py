@@ -17,7 +17,7 @@ from typing import NoReturn
 import click
 import temporalio.client
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from perdure.client.connect import connect, rpc_errors
@@ -25,7 +25,6 @@ from perdure.client.errors import ClientError, ServerUnreachableError, TemporalC
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.names import AGENT_TURN, KNOCK, NOTIFY, SWEEP
 from perdure.settings import SettingsError, load_settings
-from perdure.worker.sandbox import production_runner
 from perdure.workflows.agent_turn import AgentTurn
 from perdure.workflows.errands import KnockAtSession, NotifyWebhook, SweepRetention
 
@@ -90,7 +89,7 @@ async def replay(
         workflows=[AgentTurn, NotifyWebhook, KnockAtSession, SweepRetention],
         namespace=client.namespace,
         data_converter=client.data_converter,
-        workflow_runner=production_runner(),
+        workflow_runner=UnsandboxedWorkflowRunner(),
         runtime=client.service_client.config.runtime,  # which writes nothing of its own beside our lines
     )
     passed, failed, taking = 0, list[Failed](), asyncio.Lock()

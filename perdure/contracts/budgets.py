@@ -133,7 +133,7 @@ class Spent(Value):
     delegated_steps: int = 0
     """Steps of delegates."""
 
-    def with_call(self, usage: Usage, cost_usd: Decimal | None, *, tool_calls: int = 0) -> "Spent":
+    def with_call(self, usage: Usage, cost_usd: Decimal | None) -> "Spent":
         """The sum after one more model call."""
         return replace(
             self,
@@ -142,7 +142,6 @@ class Spent(Value):
             unpriced_calls=self.unpriced_calls + (cost_usd is None),
             llm_calls=self.llm_calls + 1,
             events=self.events + 1,
-            tool_calls=self.tool_calls + tool_calls,
         )
 
     def with_failed(self, paid: Paid) -> "Spent":

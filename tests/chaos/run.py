@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.store import Store
-from perdure.worker.sandbox import production_runner
 from perdure.workflows.agent_turn import AgentTurn
 from tests.chaos.compare import differences
 from tests.chaos.databases import Databases
@@ -166,7 +165,9 @@ class Chaos:
 
 async def _replayed(stage: Stage) -> list[str]:
     """Replay every history of the session against the code as it is."""
-    replayer = Replayer(workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=production_runner())
+    replayer = Replayer(
+        workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=UnsandboxedWorkflowRunner()
+    )
     results = [
         await replayer.replay_workflow(history, raise_on_replay_failure=False) for history in await stage.histories()
     ]

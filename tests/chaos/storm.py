@@ -24,7 +24,7 @@ import click
 import httpx
 import temporalio.client
 from temporalio.client import WorkflowHistory
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
@@ -33,7 +33,6 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Metric
 from perdure.store import Store
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
-from perdure.worker.sandbox import production_runner
 from perdure.workflows.agent_turn import AgentTurn
 from tests.chaos.agents import EFFECTS
 from tests.chaos.counted import Sums, differences_of, read_counted, read_stored
@@ -336,7 +335,9 @@ class Fleet:
         return said
 
     async def _not_replayed(self, job: Job) -> list[str]:
-        replayer = Replayer(workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=production_runner())
+        replayer = Replayer(
+            workflows=[AgentTurn], data_converter=DATA_CONVERTER, workflow_runner=UnsandboxedWorkflowRunner()
+        )
         results = [
             await replayer.replay_workflow(history, raise_on_replay_failure=False)
             for history in await self._histories(job.session)

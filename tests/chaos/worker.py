@@ -89,7 +89,7 @@ class Doors:
         at_each_write(self.reached)
         agents.at_boundary.append(self.reached_in_a_body)
         event.listen(Engine, "commit", self._committing)
-        complete, production_runner = attempts_module.complete, app_module.production_runner
+        complete, make_runner = attempts_module.complete, app_module.UnsandboxedWorkflowRunner
 
         async def told(*arguments: Any, **named: Any) -> Any:
             await self.reached("before model")
@@ -98,7 +98,7 @@ class Doors:
             return answer
 
         attempts_module.complete = told
-        app_module.production_runner = lambda: _Doored(production_runner(), self)
+        app_module.UnsandboxedWorkflowRunner = lambda: _Doored(make_runner(), self)
 
     def _committing(self, _: Connection) -> None:
         """In a transaction that has done its work, as only one that writes is committed; a start is no turn."""

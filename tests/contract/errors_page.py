@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from perdure.contracts.errors import REASONS, Reason, ReasonCode
-from perdure.llm.failures import ROWS, WIRE_FAULTS, Evidence, Row, WireFault
+from perdure.llm.failures import ROWS, Evidence, Row
 from tests.contract.repository import ROOT
+from tests.contract.wire_faults import WIRE_FAULTS, WireFault
 
 PAGE = ROOT / "docs/errors.md"
 

@@ -13,10 +13,11 @@ import litellm
 import pytest
 
 from perdure.contracts.errors import REASONS, ReasonCode
-from perdure.llm.failures import ROWS, WIRE_FAULTS, Evidence, Row, Table
+from perdure.llm.failures import ROWS, Evidence, Row, Table
 from tests.contract import errors_page
 from tests.contract.failure_expectations import problems, wrong
 from tests.contract.repository import ROOT, sources
+from tests.contract.wire_faults import WIRE_FAULTS
 
 CLASSES = {row.match for row in ROWS if row.seen in {Evidence.NAME, Evidence.CLASS}}
 

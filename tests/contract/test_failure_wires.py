@@ -8,9 +8,10 @@ from litellm.exceptions import RateLimitError
 
 from perdure.activities.failures import facts_of
 from perdure.contracts.errors import ReasonCode
-from perdure.llm.failures import ROWS, WIRE_FAULTS, Evidence, FailureFacts, Row, WireFault, classify
+from perdure.llm.failures import ROWS, Evidence, FailureFacts, Row, classify
 from perdure.testing import Fault, faults
 from tests.contract.failure_expectations import GEMINIS_MINUTE
+from tests.contract.wire_faults import WIRE_FAULTS, WireFault
 from tests.unit.activities.calls import NOW, NOWHERE, Way, failed_at, met, take
 
 SERVED: dict[str, Fault] = {

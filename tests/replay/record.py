@@ -15,13 +15,13 @@ import click
 import pytest
 import temporalio.client
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowHistory
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
 from perdure.contracts.values import JsonValue
 from perdure.testing import ScriptedProvider
-from perdure.worker.sandbox import production_runner
 from tests.conftest import FAST
 from tests.house import House, become_a_user, eventually
 from tests.receiver import Receiver
@@ -59,7 +59,7 @@ async def record(scenario: Scenario, house: House) -> list[str]:
     agents = (scenario.agent(body), *scenario.helpers)
     async with provider, Receiver.listening() as receiver:
         house.settings = house.settings.model_copy(update={"webhook_allow": (receiver.origin,)})
-        async with house.worker(*agents, runner=production_runner(), fail_workflows=scenario.fails):
+        async with house.worker(*agents, runner=UnsandboxedWorkflowRunner(), fail_workflows=scenario.fails):
             house.use(provider)
             await scenario.drive(Stage(house, provider, body, receiver.url))
             runs = await _ended(house)

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from perdure.client.connect import DATA_CONVERTER
-from perdure.worker.sandbox import production_runner, strict_runner
 from perdure.workflows.agent_turn import AgentTurn
 from perdure.workflows.errands import KnockAtSession, NotifyWebhook
 from tests.releases import RELEASES
 from tests.replay.changed import CallsToolsOneByOne, GeneratesByAnotherName, WaitsBeforeItCommits
 from tests.replay.record import HISTORIES
 from tests.replay.scenarios import SCENARIOS
+from tests.sandbox import fresh_runner
 
 STORED = sorted([*HISTORIES.rglob("*.json"), *RELEASES.glob("*/histories/*.json")])
 CURRENT = HISTORIES / version("perdure")
 
-RUNNERS = {"production": production_runner, "strict": strict_runner}
+RUNNERS = {"production": UnsandboxedWorkflowRunner, "strict": fresh_runner}
 
 
 @pytest.fixture(scope="module", autouse=True)

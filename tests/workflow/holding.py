@@ -5,8 +5,8 @@ from typing import Any
 
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
-from perdure.worker.sandbox import strict_runner
 from tests.house import WAIT_SECONDS
+from tests.sandbox import fresh_runner
 
 
 class HeldRunner(WorkflowRunner):
@@ -17,7 +17,7 @@ class HeldRunner(WorkflowRunner):
     """
 
     def __init__(self) -> None:
-        self._inner = strict_runner()
+        self._inner = fresh_runner()
         self._open = threading.Event()
         self._open.set()
         self.held = threading.Event()

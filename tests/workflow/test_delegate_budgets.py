@@ -6,12 +6,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent, Budgets, tool
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from perdure.testing.connection import Response
 from perdure.testing.wires import Wire
-from perdure.worker.sandbox import production_runner
 from tests.house import House
 from tests.memory import Run
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, results_in
@@ -157,7 +157,7 @@ async def test_a_tree_of_73_agents_ends_at_its_cost_budget_and_not_beyond(house:
     async with (
         Spender(answers) as provider,
         house.worker(
-            lead, priced("middle", delegates=["leaf"]), agent("leaf", model=PRICED), runner=production_runner()
+            lead, priced("middle", delegates=["leaf"]), agent("leaf", model=PRICED), runner=UnsandboxedWorkflowRunner()
         ),
     ):
         house.use(provider)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import temporalio.client
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.testing import ScriptedProvider, say
-from perdure.worker.sandbox import production_runner
 from tests.house import House, become_a_user
 
 FAIR = {
@@ -45,7 +45,7 @@ async def test_one_job_does_not_wait_behind_the_two_hundred_of_another_tenant(fa
         assert described.raw_description.workflow_execution_info.priority.fairness_key == "lone"
         fair.settings = fair.settings.model_copy(update={"max_activities": 2})
         agent = Agent(name="tester", model="openai/scripted")
-        async with fair.worker(agent, runner=production_runner()):
+        async with fair.worker(agent, runner=UnsandboxedWorkflowRunner()):
             await lone.result()
             asked = [str(seen.request.messages[-1]["content"]) for seen in provider.requests]
         assert asked.index("lone") < MANY // 4

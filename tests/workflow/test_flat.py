@@ -5,11 +5,11 @@ from itertools import pairwise
 from statistics import mean
 
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent, tool
 from perdure.contracts.messages import ToolMessage
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
-from perdure.worker.sandbox import production_runner
 from tests.house import House
 
 STEPS = 500
@@ -48,7 +48,7 @@ def bytes_per_step(events: Sequence[HistoryEvent]) -> list[int]:
 
 
 async def test_a_500_step_turn_rotates_and_step_450_costs_what_step_50_does(house: House) -> None:
-    async with ScriptedProvider(reader) as provider, house.worker(AGENT, runner=production_runner()):
+    async with ScriptedProvider(reader) as provider, house.worker(AGENT, runner=UnsandboxedWorkflowRunner()):
         house.use(provider)
         result = await house.run()
         runs = await all_runs(house)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent, StdioServerConfig
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
-from perdure.worker.sandbox import production_runner
 from perdure.workflows import options
 from tests.house import House
 
@@ -144,7 +144,7 @@ async def test_the_model_is_told_that_the_state_is_lost_with_its_worker(
     who = call(("peer__whoami", {}))
     async with (
         ScriptedProvider(Script(replies=(who, who, DONE))) as provider,
-        house.worker(using, runner=production_runner()),
+        house.worker(using, runner=UnsandboxedWorkflowRunner()),
     ):
         house.use(provider)
         house.mcp.queue = f"{house.settings.task_queue}-of-a-lost-worker"

@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent
 from perdure.activities.turns import MOVED
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import Script, ScriptedProvider, call, faults, say
-from perdure.worker.sandbox import production_runner
 from perdure.workflows import options
 from tests.house import House
 from tests.workflow.agents_with_state import agent, peer
@@ -47,7 +47,7 @@ async def test_the_model_is_told_when_the_worker_with_the_state_is_killed_and_go
         handle = await house.start()
         await provider.wait_for_requests(2)
         killed.kill()
-        async with house.worker(agent, runner=production_runner()):
+        async with house.worker(agent, runner=UnsandboxedWorkflowRunner()):
             result = await handle.result()
             first, lost = results(provider.requests[-1].request.messages)
             assert MOVED not in description(provider)

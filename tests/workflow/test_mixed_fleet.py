@@ -12,14 +12,13 @@ import pytest
 import temporalio.client
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHandle
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client.connect import DATA_CONVERTER
 from perdure.store import migrate
 from perdure.store.schema import KNOWN_REVISIONS
 from perdure.testing import ScriptedProvider
-from perdure.worker.sandbox import production_runner
 from perdure.workflows.agent_turn import AgentTurn
 from perdure.workflows.errands import KnockAtSession, NotifyWebhook
 from tests.conftest import FAST
@@ -163,7 +162,7 @@ async def is_as_if_one_release_ran_it(fleet: Fleet, job: WorkflowHandle[Any, Any
     replayer = Replayer(
         workflows=[AgentTurn, NotifyWebhook, KnockAtSession],
         data_converter=DATA_CONVERTER,
-        workflow_runner=production_runner(),
+        workflow_runner=UnsandboxedWorkflowRunner(),
     )
     for history in histories:
         await replayer.replay_workflow(history)

@@ -5,13 +5,13 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent, RetryPolicy, hook, tool
 from perdure.activities.conversations import Conversations
 from perdure.cli.main import cli
 from perdure.contracts.events import Event
 from perdure.testing import Script, ScriptedProvider, call, say
-from perdure.worker.sandbox import production_runner
 from perdure.workflows import options
 from tests.house import House
 
@@ -25,7 +25,10 @@ async def test_a_bug_ends_the_turn_as_exception_and_its_class(house: House, monk
     monkeypatch.setattr(Conversations, "read", bug)
     monkeypatch.setattr(options, "LOST_WORKER_MARGIN", 1)
     agent = Agent(name="tester", model="openai/scripted", retry=RetryPolicy(max_retries=0))
-    async with ScriptedProvider(lambda _: say("never")) as provider, house.worker(agent, runner=production_runner()):
+    async with (
+        ScriptedProvider(lambda _: say("never")) as provider,
+        house.worker(agent, runner=UnsandboxedWorkflowRunner()),
+    ):
         house.use(provider)
         result = await house.run()
     assert (result["stop_reason"], result["reason_code"]) == ("error", "exception.ZeroDivisionError")

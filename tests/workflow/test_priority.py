@@ -10,13 +10,13 @@ import temporalio.client
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Tool, tool
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
 from perdure.client import RequestRefusedError, Turn
 from perdure.client.connect import DATA_CONVERTER
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, say
-from perdure.worker.sandbox import production_runner
 from tests.conftest import FAST
 from tests.gateway import gateway
 from tests.house import House, eventually
@@ -99,7 +99,7 @@ async def test_a_job_of_priority_1_overtakes_twenty_that_wait(house: House) -> N
         return call(("held", {})) if first else say("done")
 
     house.settings = house.settings.model_copy(update={"max_activities": 1})
-    async with ScriptedProvider(answer) as provider, house.worker(lead, runner=production_runner()):
+    async with ScriptedProvider(answer) as provider, house.worker(lead, runner=UnsandboxedWorkflowRunner()):
         house.use(provider)
         await house.client.start("tester", "low 0", priority=5)
         await happened(body.started)  # in the worker's only place

@@ -11,6 +11,7 @@ from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import RateLimit as ServerLimit
 from temporalio.api.workflowservice.v1 import UpdateTaskQueueConfigRequest
 from temporalio.client import WorkflowHandle
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent, tool
 from perdure.cli import doctor
@@ -21,7 +22,6 @@ from perdure.contracts.queues import RateLimit, Role
 from perdure.contracts.waits import Cause
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.worker import app
-from perdure.worker.sandbox import production_runner
 from tests.house import House, eventually
 from tests.workflow.agents_with_state import agent as stateful
 
@@ -40,7 +40,7 @@ ANSWERS = Script(replies=(call(("look", {})), say("done")))
 async def worker(house: House, *roles: Role, agent: Agent = tester, **settings: Any) -> AsyncIterator[None]:
     """A worker with these roles, beside the others of the test."""
     house.settings = house.settings.model_copy(update={"roles": roles, **settings})
-    async with house.worker(agent, runner=production_runner()):
+    async with house.worker(agent, runner=UnsandboxedWorkflowRunner()):
         yield
 
 
@@ -154,7 +154,7 @@ async def test_the_server_holds_the_calls_of_a_limited_key_back_over_the_whole_f
         other = await temporalio.client.Client.connect(house.server.address, data_converter=DATA_CONVERTER)
         async with (
             worker(house, rate_limits=limits),
-            house.worker(tester, runner=production_runner(), client=other),
+            house.worker(tester, runner=UnsandboxedWorkflowRunner(), client=other),
         ):
             jobs = [
                 await house.temporal.start_workflow(
