@@ -368,7 +368,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         if listener is not None:
             await stack.enter_async_context(serve_pages(listener, health, lambda: metrics_page(own, sdk)))
         metrics, keyring, lacking = (
-            Metrics(own, tenants=settings.metrics_tenants),
+            Metrics(own, tenants=settings.metrics_tenants, build_id=settings.build_id),
             load_keyring(settings),
             LackingKeys(),
         )

@@ -59,7 +59,7 @@ def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
     gateway = Gateway(
         client=client, tokens=load_tokens(settings), limits=Limits(settings), hub=Hub(client), tracing=tracing
     )
-    metrics = HttpMetrics()
+    metrics = HttpMetrics(build_id=settings.build_id)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -53,17 +53,16 @@ async def test_a_running_turn_is_cancelled_and_an_idle_session_stays_as_it_is(ho
 
 
 async def test_probes_metrics_agents_and_the_openapi_document_answer(house: House) -> None:
-    async with house.worker(AGENT), gateway(house) as door:
+    async with house.worker(AGENT), gateway(house, build_id="b7") as door:
         for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/agents"):
             found = await door.http.get(path)
             assert found.status_code == 200, (path, found.text)
             assert found.headers["x-content-type-options"] == "nosniff"
         agents = (await door.http.get("/v1/agents")).json()
         assert [agent["name"] for agent in agents["items"]] == ["tester"]
-        assert (
-            'perdure_http_requests_total{method="GET",route="/v1/agents",status="200"}'
-            in (await door.http.get("/metrics")).text
-        )
+        metrics = (await door.http.get("/metrics")).text
+        assert 'perdure_http_requests_total{method="GET",route="/v1/agents",status="200"}' in metrics
+        assert 'perdure_build_info{build_id="b7",version=' in metrics
 
 
 async def chunks() -> AsyncIterator[bytes]:
