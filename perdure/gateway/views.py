@@ -1,10 +1,19 @@
-"""What the gateway answers and takes: the values of its OpenAPI document, in the words of ``perdure --json``."""
+"""What the gateway answers and takes: the values of its OpenAPI document, in the words of ``perdure --json``.
 
+A list comes in pages. The cursor of the next page is an opaque text, checked when a caller hands it back. It says only
+where the list goes on; whose sessions are in the list is the token's to say, so a forged cursor shows nothing that a
+filter would not.
+"""
+
+import base64
+import binascii
+import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar, cast
 
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.client.read import end_of
@@ -17,9 +26,14 @@ from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.turns import SESSION_ID_PATTERN, RunState, StopReason
 from perdure.contracts.values import JsonValue, Label
 from perdure.contracts.waits import TurnWait
+from perdure.gateway.problems import ProblemError
 from perdure.store import SessionRecord, TurnRecord
 
 Item = TypeVar("Item")
+
+Cursor = Annotated[str | None, Query(min_length=1, max_length=500, description="The next of the page before")]
+Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page")]
+LIMIT = 100
 
 _ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
 
@@ -174,3 +188,64 @@ def session_fields(session: SessionRecord, last: TurnRecord) -> dict[str, object
         "ended_at": last.ended_at,
         **ended,
     }
+
+
+def write_cursor(*place: object) -> str:
+    """The cursor of a place."""
+    return base64.urlsafe_b64encode(json.dumps(place, default=str).encode()).decode().rstrip("=")
+
+
+def _read(cursor: str) -> list[object]:
+    try:
+        told: object = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (binascii.Error, ValueError):
+        raise _no_cursor() from None
+    if not isinstance(told, list):
+        raise _no_cursor()
+    return cast("list[object]", told)
+
+
+def _no_cursor() -> ProblemError:
+    msg = "cursor: does not belong to this list; send the next of its last page, or leave it out to start over"
+    return ProblemError(422, ReasonCode.REQUEST_INVALID, msg)
+
+
+def read_place(cursor: str | None) -> tuple[datetime, str] | None:
+    """The place of a list of sessions; None is its beginning.
+
+    Raises:
+        ProblemError: The cursor is none of such a list.
+    """
+    if cursor is None:
+        return None
+    match _read(cursor):
+        case [str(at), str(session)]:
+            try:
+                moment = datetime.fromisoformat(at)
+            except ValueError:
+                raise _no_cursor() from None
+            if moment.tzinfo is None or "\0" in session:
+                raise _no_cursor()
+            try:
+                return moment.astimezone(UTC), session
+            except OverflowError:
+                raise _no_cursor() from None
+        case _:
+            raise _no_cursor()
+
+
+def page_of(items: Sequence[Item], cursor: str | None, limit: int) -> Page[Item]:
+    """A part of a list that only grows at its end: the cursor is how many items came before.
+
+    Raises:
+        ProblemError: The cursor is none of such a list, or of one that is longer.
+    """
+    begin = 0
+    if cursor is not None:
+        match _read(cursor):
+            case [int(place)] if 0 <= place <= len(items):
+                begin = place
+            case _:
+                raise _no_cursor()
+    end = begin + limit
+    return Page(items=list(items[begin:end]), next=write_cursor(end) if end < len(items) else None)

@@ -15,8 +15,7 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.messages import Message
 from perdure.gateway.access import GatewayOf, OwnSession, Reader
-from perdure.gateway.cursors import LIMIT, Cursor, Limit, page_of
-from perdure.gateway.views import Page
+from perdure.gateway.views import LIMIT, Cursor, Limit, Page, page_of
 
 router = APIRouter(prefix="/v1", tags=["contents"])
 

@@ -15,9 +15,11 @@ from perdure.client.requests import session_id
 from perdure.contracts.turns import RunState, StopReason, TurnStatus
 from perdure.contracts.values import Label, replace
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
-from perdure.gateway.cursors import LIMIT, Cursor, Limit, read_place, write_cursor
 from perdure.gateway.starts import IdempotencyKey, Starting, content_of, derived_session, options_of, start_once
 from perdure.gateway.views import (
+    LIMIT,
+    Cursor,
+    Limit,
     Page,
     ResumeBody,
     SessionDetail,
@@ -25,7 +27,9 @@ from perdure.gateway.views import (
     SessionView,
     StartBody,
     TurnTicket,
+    read_place,
     session_fields,
+    write_cursor,
 )
 from perdure.store.errors import NotFoundError
 from perdure.store.records import SessionFilter

@@ -21,10 +21,9 @@ from perdure.contracts.queues import TurnPriority
 from perdure.contracts.turns import BudgetStatus, RunState, TurnResult, WhenBusy
 from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
-from perdure.gateway.cursors import LIMIT, Cursor, Limit, page_of
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.starts import IdempotencyKey, Starting, content_of, options_of, start_once
-from perdure.gateway.views import Body, Page, Prompt, ResumeBody, TurnTicket
+from perdure.gateway.views import LIMIT, Body, Cursor, Limit, Page, Prompt, ResumeBody, TurnTicket, page_of
 from perdure.store import TurnRecord
 from perdure.store.errors import NotFoundError
 
