@@ -16,8 +16,7 @@ from perdure.contracts.deltas import START, Delta, Place
 from perdure.contracts.events import Envelope
 from perdure.store import Store
 from perdure.store.errors import StoreError
-from perdure.store.live import Feed
-from perdure.store.watches import RENEW_EVERY
+from perdure.store.live import RENEW_EVERY, Feed
 
 _ENDS = frozenset({"generation_content", "generation_end", "generation_error", "generation_step"})
 """Events after which nothing more of a step's answer is shown."""

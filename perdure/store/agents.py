@@ -10,7 +10,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
 from perdure.store.records import RegisteredAgent
-from perdure.store.schema import insert_into
+from perdure.store.schema import insert_into, upsert
 
 _DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
 _AGENTS = select(schema.agents).order_by(schema.agents.c.name)
@@ -35,9 +35,7 @@ def register_agents(connection: Connection, definitions: Sequence[AgentDefinitio
         }
         for definition in ordered
     ]
-    statement = insert_into(connection, schema.agents)
-    changing = {name: statement.excluded[name] for name in rows[0] if name != "name"}
-    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=changing), rows)
+    upsert(connection, schema.agents, rows)
 
 
 def insert_definitions(connection: Connection, definitions: Sequence[AgentDefinition], now: datetime) -> None:

@@ -145,4 +145,4 @@ def _models(connection: Connection, digests: Collection[str]) -> dict[str, tuple
 
 
 def _block(row: Row[*tuple[object, ...]]) -> Block:
-    return Block.model_validate({name: getattr(row, name) for name in Block.model_fields})
+    return Block.model_validate(row, from_attributes=True)

@@ -37,6 +37,7 @@ TurnRow = Row[*tuple[object, ...]]
 
 _T = schema.turns
 _FIND = select(_T).where(_T.c.session == bindparam("session"), _T.c.turn == bindparam("turn"))
+_FIND_BY_REQUEST = select(_T).where(_T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id"))
 _END = (
     update(_T)
     .where(_T.c.session == bindparam("this_session"), _T.c.turn == bindparam("this_turn"))
@@ -105,6 +106,11 @@ def _from_what_is_left(locked: LockedSession, commit: CommitTurn, lost: NotFound
 def find_turn(connection: Connection, session: str, turn: int) -> TurnRow | None:
     """The row of a turn; None if there is none."""
     return connection.execute(_FIND, {"session": session, "turn": turn}).one_or_none()
+
+
+def find_turn_of_request(connection: Connection, session: str, request_id: str) -> TurnRow | None:
+    """The row of the turn that a request has begun; None if it has begun none."""
+    return connection.execute(_FIND_BY_REQUEST, {"session": session, "request_id": request_id}).one_or_none()
 
 
 def _need_same_call(row: TurnRow, commit: CommitTurn) -> None:

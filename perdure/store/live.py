@@ -30,6 +30,7 @@ from perdure.store import schema
 from perdure.store.database import Address, connect, create_file
 from perdure.store.doorbell import DELTAS_CHANNEL, Doorbell
 from perdure.store.errors import StoreError
+from perdure.store.schema import upsert
 from perdure.store.sealing import Content, TextSealer
 
 LONGEST_PAYLOAD = 7_000
@@ -48,6 +49,11 @@ LAST_STEP = 2**31 - 1
 """A number above that of every step."""
 
 SWEEP_EVERY = timedelta(minutes=10)
+
+LEASE = timedelta(seconds=30)
+"""Time that a session counts as followed after its followers last renewed their lease."""
+
+RENEW_EVERY = timedelta(seconds=10)
 
 logger = logging.getLogger("perdure.store")
 
@@ -97,6 +103,13 @@ class Feed:
         """Wait until the feed has changed since ``version``."""
         while self.version <= version:
             await self._news.wait()
+
+
+def watch(connection: Connection, session: str) -> None:
+    """Renew the lease of a session's followers, which each generation reads. The session need not exist yet."""
+    now = datetime.now(UTC)
+    upsert(connection, schema.watches, [{"session": session, "until": now + LEASE}])
+    connection.execute(delete(schema.watches).where(schema.watches.c.until < now - LEASE))
 
 
 def merge(deltas: Iterable[Delta]) -> tuple[Delta, ...]:

@@ -24,7 +24,7 @@ from perdure.store.accounting import (
 from perdure.store.agents import insert_definitions
 from perdure.store.beginnings import Beginning, find_beginning, refuse_delegates
 from perdure.store.blocks import require_unblocked
-from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn
+from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn, find_turn_of_request
 from perdure.store.errors import StoreError, TurnMismatchError
 from perdure.store.queries import store_id
 from perdure.store.records import ClaimedTurn, SessionBefore, StepRecord, TurnBefore
@@ -36,11 +36,13 @@ from perdure.store.tool_calls import OpenCalls, read_results, take_over_calls
 
 _T, _S = schema.turns, schema.steps
 _OF_SESSION = _T.c.session == bindparam("session")
-_OF_REQUEST = _T.c.request_id == bindparam("request_id")
 _NUMBER = select(func.max(_T.c.turn)).where(_OF_SESSION).correlate(None).scalar_subquery()
 _LAST = select(_T).where(_OF_SESSION, _T.c.turn == _NUMBER)
-_BEGUN = select(_T).where(_OF_SESSION, _OF_REQUEST)
-_LAST_AND_BEGUN = select(_T).where(_OF_SESSION, (_T.c.turn == _NUMBER) | _OF_REQUEST).order_by(_T.c.turn.desc())
+_LAST_AND_BEGUN = (
+    select(_T)
+    .where(_OF_SESSION, (_T.c.turn == _NUMBER) | (_T.c.request_id == bindparam("request_id")))
+    .order_by(_T.c.turn.desc())
+)
 """The session's last turn, and the turn of the request if that is another one."""
 
 _INSERT = insert(_T)
@@ -152,8 +154,7 @@ def _read_begun(locked: LockedSession, request_id: str) -> ClaimedTurn | None:
     """The turn that an earlier attempt of the same request has begun."""
     if locked.turn == 0:
         return None
-    keys = {"session": locked.session, "request_id": request_id}
-    row = locked.connection.execute(_BEGUN, keys).one_or_none()
+    row = find_turn_of_request(locked.connection, locked.session, request_id)
     if row is None:
         return None
     return ClaimedTurn(

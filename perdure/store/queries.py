@@ -16,7 +16,7 @@ from perdure.contracts.tools import DELEGATED
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import replace
 from perdure.store import schema
-from perdure.store.commit_turn import find_turn
+from perdure.store.commit_turn import find_turn, find_turn_of_request
 from perdure.store.errors import NotFoundError
 from perdure.store.records import (
     Artifact,
@@ -38,9 +38,6 @@ _LAST_SEQS = select(schema.sessions.c.session, schema.sessions.c.last_seq).where
     schema.sessions.c.session.in_(bindparam("names", expanding=True))
 )
 _TURNS = select(schema.turns).where(schema.turns.c.session == bindparam("session")).order_by(schema.turns.c.turn)
-_BY_REQUEST = select(schema.turns).where(
-    schema.turns.c.session == bindparam("session"), schema.turns.c.request_id == bindparam("request_id")
-)
 _EVENTS = (
     select(schema.events)
     .where(schema.events.c.session == bindparam("session"), schema.events.c.seq > bindparam("after"))
@@ -332,7 +329,7 @@ def turn(connection: Connection, session: str, number: int) -> TurnRecord:
 
 def turn_by_request(connection: Connection, session: str, request_id: str) -> TurnRecord | None:
     """The turn that a request has begun; None if it has begun none."""
-    row = connection.execute(_BY_REQUEST, {"session": session, "request_id": request_id}).one_or_none()
+    row = find_turn_of_request(connection, session, request_id)
     return None if row is None else turn_record(row)
 
 

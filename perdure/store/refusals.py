@@ -1,13 +1,13 @@
 """Latest refusals by providers: each worker notes its own, and reads those of the others."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, bindparam, delete, select
 
 from perdure.store import schema
-from perdure.store.schema import insert_into
+from perdure.store.schema import upsert
 
 FRESH = timedelta(seconds=10)
 """Age up to which other workers read a refusal that asked for no wait."""
@@ -42,10 +42,7 @@ class Refusal:
 
 def note_refusal(connection: Connection, refusal: Refusal) -> None:
     """Note a refusal in place of the worker's last one with the key, and delete old ones."""
-    row = {name: getattr(refusal, name) for name in ("key", "worker", "at", "closed_until", "rate")}
-    statement = insert_into(connection, _R).values(row)
-    changing = {name: statement.excluded[name] for name in ("at", "closed_until", "rate")}
-    connection.execute(statement.on_conflict_do_update(index_elements=["key", "worker"], set_=changing))
+    upsert(connection, _R, [asdict(refusal)])
     connection.execute(delete(_R).where(_R.c.closed_until < refusal.at - KEPT, _R.c.at < refusal.at - KEPT))
 
 

@@ -417,9 +417,11 @@ def insert_into(connection: Connection, table: Table) -> Insert:
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
-def dump_messages(messages: Sequence[Message]) -> str:
-    """Messages as their column holds them."""
-    return _messages.dump_json(tuple(messages)).decode()
+def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """Insert rows, or change those that exist under the same primary key."""
+    statement = insert_into(connection, table)
+    changing = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
+    connection.execute(statement.on_conflict_do_update(index_elements=[*table.primary_key], set_=changing), rows)
 
 
 def load_messages(text: str) -> tuple[Message, ...]:
@@ -432,11 +434,6 @@ def load_tool_message(text: str) -> ToolMessage:
     return ToolMessage.model_validate_json(text)
 
 
-def load_usage(text: str) -> Usage:
-    """The usage of a step's row."""
-    return Usage.model_validate_json(text)
-
-
 def step_values(step: StepRecord, now: datetime) -> Mapping[str, object]:
     """A step as its row."""
     return {
@@ -445,7 +442,7 @@ def step_values(step: StepRecord, now: datetime) -> Mapping[str, object]:
         "turn": step.turn,
         "step": step.step,
         "parent": step.parent,
-        "messages": Content(step.session, dump_messages(step.messages)),
+        "messages": Content(step.session, _messages.dump_json(step.messages).decode()),
         "calls": Content(step.session, _calls.dump_json(step.calls).decode()),
         "finish_reason": step.finish_reason,
         "usage": step.usage.model_dump_json(),
@@ -466,7 +463,7 @@ def step_record(row: Row[*tuple[object, ...]]) -> StepRecord:
         messages=load_messages(row.messages),
         calls=_calls.validate_json(row.calls),
         finish_reason=row.finish_reason,
-        usage=load_usage(row.usage),
+        usage=Usage.model_validate_json(row.usage),
         cost_usd=row.cost,
         summarised=row.summarised,
     )
@@ -474,18 +471,7 @@ def step_record(row: Row[*tuple[object, ...]]) -> StepRecord:
 
 def session_record(row: Row[*tuple[object, ...]]) -> SessionRecord:
     """A session from its row."""
-    return SessionRecord(
-        session=row.session,
-        tenant=row.tenant,
-        agent=row.agent,
-        turn=row.turn,
-        open_turn=row.open_turn,
-        head=row.head,
-        tip=row.tip,
-        last_seq=row.last_seq,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
+    return SessionRecord.model_validate(row, from_attributes=True)
 
 
 def turn_record(row: Row[*tuple[object, ...]]) -> TurnRecord:

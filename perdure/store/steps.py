@@ -59,17 +59,10 @@ def finish_compaction(connection: Connection, step: StepRecord, events: Sequence
 
     Calls of the step before that wait for results are among the messages that were kept.
     """
-    locked = LockedSession.lock_for_turn(connection, step.session, step.turn)
-    stored = find_step(connection, step.id)
-    if stored is not None:
-        return stored
-    _need_parent(locked, step.parent)
     before = None if step.parent is None else find_step(connection, step.parent)
-    insert_step(locked, replace(step, calls=before.calls if before is not None else ()))
-    locked.tip = step.id
-    locked.append(*events)
-    locked.save()
-    return step
+    with_calls = step if before is None else replace(step, calls=before.calls)
+    stored = finish_generation(connection, with_calls, (), events)
+    return step if stored is with_calls else stored
 
 
 def _need_parent(locked: LockedSession, parent: str | None) -> None:

@@ -30,6 +30,7 @@ from perdure.store import (
     figures,
     garbage,
     key_moves,
+    live,
     open_turn,
     queries,
     refusals,
@@ -40,7 +41,6 @@ from perdure.store import (
     tenants,
     tombstones,
     tool_calls,
-    watches,
     webhooks,
 )
 from perdure.store.artifact_files import open_files
@@ -56,7 +56,6 @@ from perdure.store.database import (
 from perdure.store.doorbell import make_doorbell
 from perdure.store.errors import OtherStoreError, StoreKeyError
 from perdure.store.key_store import KeyStore
-from perdure.store.live import open_live
 from perdure.store.migrate import prepare
 from perdure.store.records import (
     Artifact,
@@ -156,7 +155,7 @@ class Store:
             self._writers = ThreadPoolExecutor(POSTGRESQL_CONNECTIONS, thread_name_prefix="perdure-store")
             self._readers = self._writers
         self.doorbell = make_doorbell(self._address, self.last_seqs, listen_url)
-        self.live = open_live(self._address, self.doorbell, self)
+        self.live = live.open_live(self._address, self.doorbell, self)
 
     @classmethod
     async def open(  # noqa: PLR0913 - a part each, and most stores need none
@@ -426,7 +425,7 @@ class Store:
     step = _reads(steps.find_step, name="step")
     conversation = _reads(steps.conversation)
 
-    watch = _writing_method_of(watches.watch)
+    watch = _writing_method_of(live.watch)
 
     append_events = _writing_method_of(session_lock.append_events)
     retries = _reads(session_lock.retries)

@@ -15,7 +15,7 @@ from perdure.activities import litellm_call, provider_http
 from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.contracts.events import Envelope, GenerationContent
 from perdure.contracts.retries import RetryPolicy
-from perdure.store import watches
+from perdure.store import live
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
 
@@ -357,7 +357,7 @@ async def test_a_cancel_stops_a_stream(house: House) -> None:
 
 async def test_a_lease_ends_when_nobody_renews_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has gone is not streamed to any more."""
-    monkeypatch.setattr(watches, "LEASE", timedelta(seconds=-1))
+    monkeypatch.setattr(live, "LEASE", timedelta(seconds=-1))
     async with ScriptedProvider(Script(replies=(say(TEXT),))) as provider, house.worker(agent()):
         house.use(provider)
         await house.store.watch(house.session)

@@ -142,7 +142,7 @@ async def test_a_lease_is_read_with_the_lock_of_a_generation(writer: Store) -> N
 async def test_without_a_lease_nobody_watches(writer: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = await open_turn(writer)
     assert not (await writer.begin_generation(generate(opened.tip), [])).is_watched
-    monkeypatch.setattr("perdure.store.watches.LEASE", timedelta(seconds=-1))
+    monkeypatch.setattr("perdure.store.live.LEASE", timedelta(seconds=-1))
     await writer.watch(SESSION)
     assert not (await writer.begin_generation(generate(opened.tip), [])).is_watched
 

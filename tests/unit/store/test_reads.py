@@ -1,6 +1,7 @@
 """Reading: what the command line and the gateway show."""
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -8,6 +9,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import NotFoundError, Store
+from perdure.store.refusals import Refusal
 from tests.unit.store.given import HELPER, SESSION, answer, commit, generate, new_event, open_turn, opening
 
 
@@ -123,3 +125,12 @@ async def test_what_is_not_there_is_named(store: Store) -> None:
     with pytest.raises(NotFoundError, match="session 's' has no turn 7"):
         await store.transcript(SESSION, turn=7)
     assert await store.result_of_call(SESSION, 1, "c1") is None
+
+
+async def test_workers_read_the_latest_refusals_of_others(store: Store) -> None:
+    first = Refusal(key="k", worker="a", at=datetime.now(UTC), closed_until=datetime.now(UTC), rate=2.0)
+    latest = replace(first, at=datetime.now(UTC), rate=1.0)
+    await store.note_refusal(first)
+    await store.note_refusal(latest)
+    await store.note_refusal(replace(first, worker="b"))
+    assert await store.read_refusals("b") == [latest]
