@@ -74,11 +74,11 @@ def test_a_close_as_failed_costs_nothing_and_one_as_canceled_an_activity_a_reque
     assert "| 0; 8 to 11: the activity `close_as_canceled`" in PAGE
 
 
-HOUSE = PAGE.split("## The house")[1].split("\n## ")[0]
-ROOMS = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", HOUSE, re.MULTILINE)
+LAYERS = PAGE.split("## Layers")[1].split("\n## ")[0]
+FOLDERS = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", LAYERS, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("room", "files"), ROOMS, ids=[room for room, _ in ROOMS])
-def test_the_page_names_the_files_of_each_room(room: str, files: str) -> None:
-    there = {path.stem for path in (ROOT / room).glob("*.py")}
+@pytest.mark.parametrize(("folder", "files"), FOLDERS, ids=[folder for folder, _ in FOLDERS])
+def test_the_page_names_the_files_of_each_folder(folder: str, files: str) -> None:
+    there = {path.stem for path in (ROOT / folder).glob("*.py")}
     assert {name for name in there if not name.startswith("__")} == set(re.findall(r"`(\w+)`", files))
