@@ -14,9 +14,9 @@ from perdure.cli.live import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, cost_of, duration
 from perdure.cli.waits import MOST, list_running_turns, waits_of
 from perdure.client import Cause, ClientError, TurnWait
+from perdure.client.causes import wait_for_person
 from perdure.client.connect import connect
 from perdure.client.read import Listed, closures, end_of, is_listed, list_sessions
-from perdure.client.waits import wait_for_person
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.input_requests import OpenRequest

@@ -10,9 +10,10 @@ from temporalio.client import Client as TemporalClient
 
 from perdure.cli.render import clean
 from perdure.client import Cause, Client, ClientError, TurnWait
+from perdure.client.causes import NEEDS_A_WORKER
 from perdure.client.connect import connect, rpc_errors
 from perdure.client.executions import Runs
-from perdure.client.waits import NEEDS_A_WORKER, Waits
+from perdure.client.waits import Waits
 from perdure.contracts.names import AGENT_TURN
 
 MOST = 20

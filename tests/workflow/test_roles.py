@@ -15,7 +15,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent, tool
 from perdure.cli import doctor
-from perdure.client import waits
+from perdure.client import causes
 from perdure.client.connect import DATA_CONVERTER, describe_queue
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.queues import RateLimit, Role
@@ -97,7 +97,7 @@ async def test_a_turn_of_a_split_fleet_says_which_role_it_lacks_and_goes_on_once
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when roles are switched off again: workers of one queue leave such a turn's calls to those with roles."""
-    monkeypatch.setattr(waits, "UNTAKEN", waits.UNTAKEN / 50)
+    monkeypatch.setattr(causes, "UNTAKEN", causes.UNTAKEN / 50)
     async with ScriptedProvider(ANSWERS) as provider:
         house.use(provider)
         async with worker(house, Role.TURNS, Role.MODELS):
@@ -147,7 +147,7 @@ async def test_the_server_holds_the_calls_of_a_limited_key_back_over_the_whole_f
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers tell one limit; the stock command 'temporal task-queue config set' changes it while they run."""
-    monkeypatch.setattr(waits, "UNTAKEN", waits.UNTAKEN / 50)
+    monkeypatch.setattr(causes, "UNTAKEN", causes.UNTAKEN / 50)
     limits = (RateLimit.parse("openai=1/h"),)
     async with ScriptedProvider(lambda _: say("done")) as provider:
         house.use(provider)

@@ -12,10 +12,11 @@ from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
-from perdure.client.waits import Seen, explain, find_untaken_queues
+from perdure.client.causes import Seen, explain, find_untaken_queues
 from perdure.contracts.budgets import Spent
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import RunState, TurnStatus
+from perdure.contracts.values import replace
 from perdure.contracts.waits import STUCK, WAITS_FOR_A_SHARE, WAITS_FOR_SERVERS, Cause, TurnWait, duration
 
 FOLDER = Path(__file__).parent / "descriptions"
@@ -62,7 +63,7 @@ def recorded(name: str) -> tuple[DescribeWorkflowExecutionResponse, datetime]:
 )
 def test_a_recorded_description_gives_the_cause_and_what_to_do(name: str, sentence: str) -> None:
     described, now = recorded(name)
-    wait = explain(described, Seen(now=now))
+    wait = explain(Seen(described=described, now=now))
     assert wait is not None
     assert wait.cause == name.partition("_")[0]
     assert wait.sentence(now).partition(": ")[2] == sentence
@@ -117,8 +118,12 @@ def described(*activities: dict[str, Any], **more: Any) -> DescribeWorkflowExecu
     return ParseDict(body, DescribeWorkflowExecutionResponse())
 
 
+UNSEEN = Seen(described=DescribeWorkflowExecutionResponse(), now=NOW)
+"""Nothing is known beside the time; :func:`why` adds the description."""
+
+
 def why(*activities: dict[str, Any], seen: Seen | None = None, **more: Any) -> TurnWait | None:
-    return explain(described(*activities, **more), seen or Seen(now=NOW))
+    return explain(replace(seen or UNSEEN, described=described(*activities, **more)))
 
 
 LOST = {"message": "activity Heartbeat timeout", "timeout_failure_info": {"timeout_type": "TIMEOUT_TYPE_HEARTBEAT"}}
@@ -190,7 +195,7 @@ def test_a_worker_that_looks_for_a_missing_tool_does_not_hide_that_it_is_missing
     (pending,) = described.pending_activities
     pending.state = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
     pending.last_started_time.FromDatetime(now - timedelta(seconds=seconds))
-    wait = explain(described, Seen(now=now))
+    wait = explain(Seen(described=described, now=now))
     assert (wait.cause if wait is not None else None) == cause
     assert wait is None or wait.next_at is None
 
@@ -203,13 +208,13 @@ def test_of_several_causes_the_worst_is_told() -> None:
 
 def test_workers_that_have_asked_of_late_may_be_busy() -> None:
     turn = described(running(**WAITING))
-    (queue,) = find_untaken_queues(turn, NOW)
+    (queue,) = find_untaken_queues(Seen(described=turn, now=NOW))
     assert queue == (QUEUE, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
-    wait = explain(turn, Seen(now=NOW, polled={queue: NOW - timedelta(seconds=40)}))
+    wait = explain(Seen(described=turn, now=NOW, polled={queue: NOW - timedelta(seconds=40)}))
     assert wait is not None
     assert wait.text == "no worker takes its next task from the task queue 'job-1': the workers are gone, or busy"
-    later = Seen(now=NOW + timedelta(seconds=9), polled={queue: NOW - timedelta(seconds=40)})
-    assert explain(turn, later) == wait  # whoever follows is told once
+    later = Seen(described=turn, now=NOW + timedelta(seconds=9), polled={queue: NOW - timedelta(seconds=40)})
+    assert explain(later) == wait  # whoever follows is told once
     assert "PERDURE_MAX_ACTIVITIES" in wait.advice
     assert wait.since == NOW - timedelta(seconds=20)
 
@@ -221,7 +226,7 @@ def event(kind: str, ago: float, **more: Any) -> HistoryEvent:
 def test_a_wait_began_when_the_activity_was_first_asked_for() -> None:
     scheduled = event("ACTIVITY_TASK_SCHEDULED", 300, activity_task_scheduled_event_attributes={"activity_id": "3"})
     other = event("ACTIVITY_TASK_SCHEDULED", 10, activity_task_scheduled_event_attributes={"activity_id": "4"})
-    wait = why(failed("KeyError"), seen=Seen(now=NOW, events=(other, scheduled)))
+    wait = why(failed("KeyError"), seen=replace(UNSEEN, events=(other, scheduled)))
     assert wait is not None
     assert wait.since == NOW - timedelta(seconds=300)
     unknown = why(failed("KeyError"))
@@ -233,12 +238,12 @@ def test_code_that_fails_in_every_worker_is_told_with_its_failure() -> None:
     task = {"state": "PENDING_WORKFLOW_TASK_STATE_SCHEDULED", "scheduled_time": at(9), "attempt": 4}
     said = {"failure": {"message": "[TMPRL1100] Nondeterminism error"}}
     failure = event("WORKFLOW_TASK_FAILED", 60, workflow_task_failed_event_attributes=said)
-    wait = why(seen=Seen(now=NOW, events=(failure,)), pending_workflow_task=task)
+    wait = why(seen=replace(UNSEEN, events=(failure,)), pending_workflow_task=task)
     assert wait is not None
     assert (wait.cause, wait.attempt) == (Cause.WORKFLOW_TASK, 4)
     assert wait.text.endswith("[TMPRL1100] Nondeterminism error")
     done = event("WORKFLOW_TASK_COMPLETED", 60)
-    other = why(seen=Seen(now=NOW, events=(done, failure)), pending_workflow_task=task)
+    other = why(seen=replace(UNSEEN, events=(done, failure)), pending_workflow_task=task)
     assert other is not None
     assert other.cause is Cause.WORKER
 
@@ -267,7 +272,7 @@ def test_an_idle_turn_waits_for_a_person_a_delegate_a_share_or_a_pause() -> None
     children = {"pending_children": [{"workflow_id": f"job-1.{number}"} for number in range(4)]}
 
     def idle(said: TurnStatus | None, *below: TurnWait, **more: Any) -> TurnWait:
-        wait = why(seen=Seen(now=NOW, status=said, below=below), **more)
+        wait = why(seen=replace(UNSEEN, status=said, below=below), **more)
         assert wait is not None
         return wait
 
@@ -283,7 +288,7 @@ def test_an_idle_turn_waits_for_a_person_a_delegate_a_share_or_a_pause() -> None
     below = TurnWait(session="job-1.1", cause=Cause.WORKER, text="t", advice="a")
     stuck = idle(status("delegates: helper"), below, **children)
     assert (stuck.cause, stuck.text, stuck.session) == (Cause.WORKER, "delegate job-1.1 waits: t", "job-1.1")
-    assert why(seen=Seen(now=NOW)) is None
+    assert why(seen=UNSEEN) is None
 
 
 def test_a_delegate_that_waits_is_told_of_when_no_other_works() -> None:
@@ -294,7 +299,7 @@ def test_a_delegate_that_waits_is_told_of_when_no_other_works() -> None:
 
     def told(said: TurnStatus, *below: TurnWait, count: int) -> tuple[Cause, str]:
         children = [{"workflow_id": f"job-1.{number}"} for number in range(count)]
-        wait = why(seen=Seen(now=NOW, status=said, below=below), pending_children=children)
+        wait = why(seen=replace(UNSEEN, status=said, below=below), pending_children=children)
         assert wait is not None
         return wait.cause, wait.text
 
@@ -309,7 +314,7 @@ def test_a_delegate_that_waits_is_told_of_when_no_other_works() -> None:
 def test_a_pause_ends_when_its_timer_does() -> None:
     timer = {"timer_started_event_attributes": {"start_to_fire_timeout": "40s"}}
     for ago, left in ((10, 30), (50, None)):
-        seen = Seen(now=NOW, status=status("generate, step 2"), events=(event("TIMER_STARTED", ago, **timer),))
+        seen = replace(UNSEEN, status=status("generate, step 2"), events=(event("TIMER_STARTED", ago, **timer),))
         wait = why(seen=seen)
         assert wait is not None
         assert wait.next_at == (None if left is None else NOW + timedelta(seconds=left))
