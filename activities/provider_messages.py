@@ -371,7 +371,7 @@ def with_content(model: str, messages: list[WireMessage]) -> list[WireMessage]:
         if "parts" not in message:
             sent.append(message)
         elif not is_result:
-            sent.append({**plain, "content": _join_blocks([*_blocks_of(message), _text(message)])})
+            sent.append({**plain, "content": _join_blocks([*map(_block_of, _dicts(message)), _text(message)])})
         elif in_results:
             sent.append({**plain, "content": _join_blocks([_text(message), *_images(message)])})
         else:
@@ -399,10 +399,6 @@ def _images(message: WireMessage) -> list[JsonValue]:
     """The images of a tool result, with lines for missing ones. Other files have a line in the result's text."""
     told = [fields for fields in _dicts(message) if "data" in fields or "gone" in fields]
     return [block for fields in told if (block := _block_of(fields))["type"] == "image_url" or "gone" in fields]
-
-
-def _blocks_of(message: WireMessage) -> Iterator[JsonValue]:
-    yield from map(_block_of, _dicts(message))
 
 
 def _block_of(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

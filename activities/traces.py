@@ -212,7 +212,7 @@ class Traces:
             _parent_of(trace),
             attributes,
             (trace.began_at, ended_at),
-            links=_links(trace),
+            links=(trace.previous,) if trace.previous else (),
             error=(result.reason_code or "", result.stop_reason is StopReason.ERROR),
         )
 
@@ -380,10 +380,6 @@ def _call_attributes(call: CallSite, tool: str) -> Attributes:
 
 def _parent_of(trace: TurnTrace) -> str:
     return f"{trace.span[:36]}{trace.parent}{trace.span[52:]}" if trace.parent else ""
-
-
-def _links(trace: TurnTrace) -> tuple[str, ...]:
-    return (trace.previous,) if trace.previous else ()
 
 
 def _attempt() -> tuple[str, ...]:

@@ -479,6 +479,18 @@ def temporal_file() -> DevFile | None:
     return find()
 
 
+def read_file(path: Path, source: str) -> str:
+    """The text of a file that a setting names.
+
+    Raises:
+        SettingsError: It cannot be read; the message begins with ``source``.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{source} cannot be read: {error}") from error
+
+
 def prepare_recordings(settings: Settings) -> None:
     """See that the folder of recordings is there, or make it if this worker is to record.
 

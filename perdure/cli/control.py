@@ -1,14 +1,14 @@
 """``perdure cancel``, ``pause``, ``unpause``, ``block``, ``unblock``, ``blocks``, ``delete``: stop, refuse, erase."""
 
-from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 import click
 
 from perdure.cli.connection import with_client, with_store
 from perdure.cli.errors import ExitCode, MistakeError
 from perdure.cli.list import Since
-from perdure.cli.live import print_json, print_table
+from perdure.cli.live import print_json, print_list, print_table
 from perdure.client import Block, BlockOutcome, CancelOutcome, Client
 from perdure.client.blocks import Only
 from perdure.client.cancels import OpenFilter
@@ -67,7 +67,8 @@ def cancel_command(  # noqa: PLR0913  # one for each option of the command line
     if session is not None or turn is not None:
         raise MistakeError("--all cancels by filters; leave SESSION and --turn out, or leave --all out")
     outcomes = with_client(lambda client: client.cancel_all(reason, dry_run=dry_run, **filters))
-    _show_cancelled(outcomes, as_json=as_json)
+    none = "no running turn matches the filters; nothing to cancel"
+    print_list(outcomes, CANCELLED, _row_of_cancelled, none, as_json=as_json)
     ctx.exit(ExitCode.ERROR if any(outcome.outcome == "failed" for outcome in outcomes) else 0)
 
 
@@ -88,19 +89,12 @@ def _cancel_one(session: str | None, reason: str, turn: int | None, *, drop_queu
         click.echo(f"no turn of session {session} runs; nothing to cancel")
 
 
-def _show_cancelled(outcomes: Sequence[CancelOutcome], *, as_json: bool) -> None:
-    if as_json:
-        for outcome in outcomes:
-            print_json(outcome.model_dump(mode="json"))
-    elif outcomes:
-        _print_outcomes(outcomes)
-    else:
-        click.echo("no running turn matches the filters; nothing to cancel")
+CANCELLED = ("session", "turn", "agent", "outcome", "error")
+"""The heads of a table of cancelled turns."""
 
 
-def _print_outcomes(outcomes: Sequence[CancelOutcome]) -> None:
-    rows = [(each.session, str(each.turn), each.agent, each.outcome.replace("_", " "), each.error) for each in outcomes]
-    print_table(("session", "turn", "agent", "outcome", "error"), rows)
+def _row_of_cancelled(turn: CancelOutcome) -> tuple[str, ...]:
+    return turn.session, str(turn.turn), turn.agent, turn.outcome.replace("_", " "), turn.error
 
 
 @click.command("pause")
@@ -172,7 +166,7 @@ def block_command(  # noqa: PLR0913  # one for each option of the command line
         lambda client: client.block(reason, by=by, dry_run=dry_run, keep_running=keep_running, **only)
     )
     if as_json:
-        print_json(outcome.model_dump(mode="json"))
+        print_json(outcome)
     else:
         _show_block(outcome, dry_run=dry_run)
     ctx.exit(ExitCode.ERROR if any(turn.outcome == "failed" for turn in outcome.turns) else 0)
@@ -181,7 +175,7 @@ def block_command(  # noqa: PLR0913  # one for each option of the command line
 def _show_block(outcome: BlockOutcome, *, dry_run: bool) -> None:
     block = outcome.block
     if outcome.turns:
-        _print_outcomes(outcome.turns)
+        print_table(CANCELLED, list(map(_row_of_cancelled, outcome.turns)))
     agents = f"; registered agents: {', '.join(outcome.refuses)}" if outcome.refuses else ""
     if dry_run:
         click.echo(f"would refuse new turns of {block.scope}{agents}; nothing was changed")
@@ -212,29 +206,16 @@ def unblock_command(*, block: str, by: str, as_json: bool) -> None:
 def blocks_command(*, lifted: bool, as_json: bool) -> None:
     """List the blocks in force, the oldest first: what each stops, who set it, why and since when."""
     found = with_store(lambda store: store.blocks(lifted=lifted))
-    if as_json:
-        for block in found:
-            print_json(block.model_dump(mode="json"))
-    elif found:
-        _print_blocks(found, lifted=lifted)
-    else:
-        click.echo("nothing is blocked" if not lifted else "nothing was ever blocked")
-
-
-def _print_blocks(found: Sequence[Block], *, lifted: bool) -> None:
     heads = ("id", "turns of", "by", "since", "reason", *(("lifted", "lifted by") if lifted else ()))
-    rows = [
-        (
-            *(block.id, block.scope, block.by, block.created_at.isoformat("T", "seconds"), block.reason),
-            *(
-                (block.lifted_at.isoformat("T", "seconds") if block.lifted_at else "", block.lifted_by)
-                if lifted
-                else ()
-            ),
-        )
-        for block in found
-    ]
-    print_table(heads, rows)
+    none = "nothing was ever blocked" if lifted else "nothing is blocked"
+    print_list(found, heads, partial(_row_of_block, lifted=lifted), none, as_json=as_json)
+
+
+def _row_of_block(block: Block, *, lifted: bool) -> tuple[str, ...]:
+    row = (block.id, block.scope, block.by, block.created_at.isoformat("T", "seconds"), block.reason)
+    if not lifted:
+        return row
+    return *row, block.lifted_at.isoformat("T", "seconds") if block.lifted_at else "", block.lifted_by
 
 
 @click.command("delete")
@@ -256,7 +237,7 @@ def delete_command(*, session: str, yes: bool, histories: bool, by: str, as_json
         click.confirm(f"erase session {session} for good?", abort=True)
     erased = with_client(lambda client: client.delete(session, histories=histories, by=by))
     if as_json:
-        print_json(erased.model_dump(mode="json"))
+        print_json(erased)
         return
     more = f", {len(erased.delegates)} sessions of delegates" if erased.delegates else ""
     kept = f"; {erased.kept_steps} steps that forks need stay" if erased.kept_steps else ""

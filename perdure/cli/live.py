@@ -14,9 +14,10 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, get_args
+from typing import Protocol, TypeVar, get_args
 
 import click
+from pydantic import BaseModel
 
 from perdure.cli.asking import Asking, Terminal, say_what_waits
 from perdure.cli.connection import ui_page
@@ -43,6 +44,8 @@ from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import StopReason, TurnResult, TurnStatus
 from perdure.contracts.values import to_json_line
 from perdure.store import StoreError, StoreUnavailableError
+
+Item = TypeVar("Item")
 
 SECOND_PRESS = timedelta(seconds=3)
 """A second Ctrl+C within this time quits at once."""
@@ -164,7 +167,20 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], tones: Sequ
 
 def print_json(value: object) -> None:
     """Print one JSON object as one line; what steers a terminal and is left as it is by JSON is escaped."""
-    click.echo(to_json_line(value))
+    click.echo(to_json_line(value.model_dump(mode="json") if isinstance(value, BaseModel) else value))
+
+
+def print_list(
+    values: Sequence[Item], heads: Sequence[str], row: Callable[[Item], Sequence[str]], none: str, *, as_json: bool
+) -> None:
+    """Print each value as a line of JSON, or all as a table; ``none`` says in place of a table that it is empty."""
+    if as_json:
+        for value in values:
+            print_json(value)
+    elif values:
+        print_table(heads, [row(value) for value in values])
+    else:
+        click.echo(none)
 
 
 class Printer:

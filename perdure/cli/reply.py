@@ -28,7 +28,7 @@ def inbox_command(*, session: str | None, agent: str | None, tenant: str | None,
     found = with_client(lambda client: client.inbox(session, agent=agent, tenant=tenant))
     if as_json:
         for request in found:
-            print_json(request.model_dump(mode="json"))
+            print_json(request)
         return
     if not found:
         click.echo("nothing waits for a person")
@@ -74,7 +74,7 @@ def reply(
 
     receipt, what = with_client(main)
     if as_json:
-        print_json(receipt.model_dump(mode="json"))
+        print_json(receipt)
     else:
         who = f" by {receipt.by}" if receipt.by else ""
         shown = f"{receipt.request_id} {receipt.decision}{who}{what}; 'perdure follow {session}' shows how it goes on"

@@ -323,7 +323,7 @@ def extend_command(*, session: str, turn: int | None, end: bool, as_json: bool, 
         store=False,
     )
     if as_json:
-        print_json(status.model_dump(mode="json"))
+        print_json(status)
     else:
         click.echo(f"session {session}: {', '.join(_limits(status, named))}")
 

@@ -1,13 +1,14 @@
 """``perdure schedule``: turns that the clock starts, again and again or once."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, get_args
 
 import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import MistakeError
-from perdure.cli.live import print_json, print_table
+from perdure.cli.live import print_json, print_list
 from perdure.cli.render import clean, duration
 from perdure.contracts.schedules import Schedule, ScheduleRun
 from perdure.contracts.turns import WhenBusy
@@ -119,13 +120,8 @@ def _fields(given: dict[str, Any]) -> dict[str, object]:
 def list_command(*, tenant: str, as_json: bool) -> None:
     """List the schedules of a tenant, with when each runs next."""
     found = with_client(lambda client: client.schedules.of(tenant).list())
-    if as_json:
-        for schedule in found:
-            print_json(schedule.model_dump(mode="json"))
-    elif found:
-        print_table(("id", "when", "next in", "for", "state", "prompt"), [_row(schedule) for schedule in found])
-    else:
-        click.echo("there are no schedules; add one with 'perdure schedule add ID PROMPT'")
+    none = "there are no schedules; add one with 'perdure schedule add ID PROMPT'"
+    print_list(found, ("id", "when", "next in", "for", "state", "prompt"), _row, none, as_json=as_json)
 
 
 @schedule_command.command("show")
@@ -190,19 +186,14 @@ def remove_command(*, schedule: str, tenant: str) -> None:
 def runs_command(*, schedule: str, limit: int, tenant: str, as_json: bool) -> None:
     """List the runs of schedule ID, the newest first, as long as Temporal keeps them."""
     found = with_client(lambda client: client.schedules.of(tenant).runs(schedule, limit=limit))
-    if as_json:
-        for run in found:
-            print_json(run.model_dump(mode="json"))
-    elif found:
-        now = datetime.now(UTC)
-        print_table(("ago", "session", "turn", "state", "error"), [_run_row(run, now) for run in found])
-    else:
-        click.echo(f"{schedule} has started no run yet, or Temporal no longer keeps it")
+    none = f"{schedule} has started no run yet, or Temporal no longer keeps it"
+    row = partial(_run_row, now=datetime.now(UTC))
+    print_list(found, ("ago", "session", "turn", "state", "error"), row, none, as_json=as_json)
 
 
 def _print(schedule: Schedule, *, as_json: bool) -> None:
     if as_json:
-        print_json(schedule.model_dump(mode="json"))
+        print_json(schedule)
         return
     who = f"a new session of {schedule.agent}" if schedule.agent else f"session {schedule.session}"
     click.echo(clean(f"{schedule.id}: {_when(schedule)}, {who}, {_state(schedule)}"))

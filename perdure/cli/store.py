@@ -148,7 +148,7 @@ def tombstones_command(*, limit: int, as_json: bool) -> None:
     """List the erased sessions, the newest first: when, by whom and why, with a hash of the erased data (--json)."""
     for stone in with_store(lambda store: store.tombstones(limit=limit)):
         if as_json:
-            print_json(stone.model_dump(mode="json"))
+            print_json(stone)
             continue
         by = f" by {stone.erased_by}" if stone.erased_by else ""
         state = "" if stone.finished_at is not None else "; it was interrupted: 'perdure store gc' finishes it"

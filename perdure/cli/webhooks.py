@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Literal, cast
 
 import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import CliError, ExitCode
-from perdure.cli.live import print_json, print_table
+from perdure.cli.live import print_json, print_list
 from perdure.cli.render import clean, duration
 from perdure.contracts.webhooks import Delivery, NewWebhook, Webhook, WebhookEvent
 
@@ -53,13 +54,8 @@ def add_command(
 def list_command(*, as_json: bool) -> None:
     """List the webhooks, the oldest first."""
     found = with_client(lambda client: client.webhooks.list())
-    if as_json:
-        for webhook in found:
-            print_json(webhook.model_dump(mode="json"))
-    elif found:
-        print_table(("id", "events", "for", "state", "url"), [_row(webhook) for webhook in found])
-    else:
-        click.echo("there are no webhooks; add one with 'perdure webhooks add URL'")
+    none = "there are no webhooks; add one with 'perdure webhooks add URL'"
+    print_list(found, ("id", "events", "for", "state", "url"), _row, none, as_json=as_json)
 
 
 @webhooks_command.command("pause")
@@ -110,7 +106,7 @@ def test_command(*, webhook: str, as_json: bool) -> None:
     """Send one message of type webhook.test to webhook ID, without retries. Exit code 1 if it was not delivered."""
     tried = with_client(lambda client: client.webhooks.test(webhook))
     if as_json:
-        print_json(tried.model_dump(mode="json"))
+        print_json(tried)
     if tried.state == "failed":
         raise CliError(f"not delivered: {tried.error}", ExitCode.ERROR)
     if not as_json:
@@ -135,15 +131,10 @@ def deliveries_command(*, webhook: str, state: str | None, limit: int, as_json: 
     """List the deliveries of webhook ID, the newest first, as long as Temporal keeps them."""
     wanted = cast("Literal['delivering', 'delivered', 'failed'] | None", state)
     found = with_client(lambda client: client.webhooks.deliveries(webhook, state=wanted, limit=limit))
-    if as_json:
-        for delivery in found:
-            print_json(delivery.model_dump(mode="json"))
-    elif found:
-        now = datetime.now(UTC)
-        heads = ("message", "state", "ago", "attempts", "next in", "last failure")
-        print_table(heads, [_delivery_row(delivery, now) for delivery in found])
-    else:
-        click.echo(f"nothing was sent to {webhook} yet, or Temporal no longer keeps it")
+    heads = ("message", "state", "ago", "attempts", "next in", "last failure")
+    row = partial(_delivery_row, now=datetime.now(UTC))
+    none = f"nothing was sent to {webhook} yet, or Temporal no longer keeps it"
+    print_list(found, heads, row, none, as_json=as_json)
 
 
 @webhooks_command.command("redrive")
@@ -163,7 +154,7 @@ def redrive_command(*, webhook: str, message: str | None) -> None:
 
 def _print_new(webhook: NewWebhook, *, as_json: bool) -> None:
     if as_json:
-        print_json(webhook.model_dump(mode="json"))
+        print_json(webhook)
         return
     click.echo(f"{webhook.id} is notified when turns are {' or '.join(webhook.events)}")
     click.echo(f"secret, shown this once: {webhook.secret}")

@@ -8,7 +8,6 @@ that are not encrypted are read as they are, so that encryption can be switched 
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
@@ -17,7 +16,7 @@ from temporalio.converter import DataConverter, PayloadCodec
 
 from perdure.contracts.errors import DecryptionError, KeyringError, UnknownKeyError
 from perdure.security.keyring import Keyring
-from perdure.settings import ENCRYPTION_KEYS, Settings, SettingsError
+from perdure.settings import ENCRYPTION_KEYS, Settings, SettingsError, read_file
 from perdure.store import Store
 from perdure.store.store import Observe
 
@@ -43,7 +42,7 @@ def load_keyring(settings: Settings) -> Keyring | None:
         return None
     source = ENCRYPTION_KEYS if path is None else f"{ENCRYPTION_KEYS}_FILE={path}"
     try:
-        return Keyring.parse(text if path is None else _read(path, source))
+        return Keyring.parse(text if path is None else read_file(path, source))
     except KeyringError as error:
         raise SettingsError(f"{source}: {error}") from None
 
@@ -71,13 +70,6 @@ async def open_store(settings: Settings, *, upgrade: bool = False, observe: Obse
         artifacts=settings.artifacts,
         key_store=settings.key_store_url,
     )
-
-
-def _read(path: Path, source: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{source} cannot be read: {error}") from error
 
 
 def _ignore(_: UnknownKeyError | DecryptionError) -> None:

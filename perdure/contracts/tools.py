@@ -384,6 +384,13 @@ class PlannedCall(MaskedCall):
         """Whether the workflow carries out the call without an activity and without waiting."""
         return self.builtin is not None and not awaits_delegates(self.builtin)
 
+    def as_error(
+        self, code: str, message: str, *, decided: InputReceipt | None = None, cause: str = ""
+    ) -> "ToolOutcome":
+        """The outcome of a call that failed without an activity: only the workflow knows it, and the model reads it."""
+        error = ErrorDetail(code=code, title=self.tool, message=message, type=cause)
+        return ToolOutcome(call_id=self.call_id, preview=message, error=error, recorded=False, decided=decided)
+
 
 class CallTool(CallSite):
     """The input of a tool's activity.

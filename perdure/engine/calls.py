@@ -289,7 +289,7 @@ def _with_todos(state: TurnState) -> TurnState:
         try:
             todos = _changed(todos, call.builtin)
         except _NotDoneError as problem:
-            outcomes.append(_error(call, ReasonCode.TOOL_INVALID_INPUT, str(problem)))
+            outcomes.append(call.as_error(ReasonCode.TOOL_INVALID_INPUT, str(problem), decided=call.approval))
         else:
             outcomes.append(_result(call, list_todos(todos)))
     events = [TodosChanged(todos=todos)] if todos != state.todos else []
@@ -355,7 +355,9 @@ def _with_completion(state: TurnState) -> TurnState:
 def outcomes_of_unrun(calls: Calls) -> tuple[ToolOutcome, ...]:
     """Errors for the workflow's own calls in a turn that ends, or stops for people, before they were due."""
     said = "Operation aborted: the turn ended before {}, call it again when the work is done"
-    return tuple(_error(call, ReasonCode.TOOL_CANCELLED, said.format(call.tool)) for call in calls.own)
+    return tuple(
+        call.as_error(ReasonCode.TOOL_CANCELLED, said.format(call.tool), decided=call.approval) for call in calls.own
+    )
 
 
 def _with_own_results(state: TurnState, calls: Sequence[PlannedCall], outcomes: Sequence[ToolOutcome]) -> TurnState:
@@ -365,11 +367,6 @@ def _with_own_results(state: TurnState, calls: Sequence[PlannedCall], outcomes: 
 
 def _result(call: PlannedCall, text: str) -> ToolOutcome:
     return ToolOutcome(call_id=call.call_id, preview=text, recorded=False, decided=call.approval)
-
-
-def _error(call: PlannedCall, code: ReasonCode, message: str) -> ToolOutcome:
-    error = ErrorDetail(code=code, title=call.tool, message=message)
-    return ToolOutcome(call_id=call.call_id, preview=message, error=error, recorded=False, decided=call.approval)
 
 
 def unknown_tool_error(state: TurnState, generation: Generation) -> ErrorDetail | None:

@@ -110,7 +110,7 @@ def next_batch(state: TurnState) -> tuple[tuple[PlannedCall, ...], tuple[Planned
 def withdraw(calls: Sequence[PlannedCall]) -> tuple[ToolOutcome, ...]:
     """The outcomes of delegates that do not start, because the turn ends."""
     said = "Operation aborted: the turn ended before {} began; it did not run"
-    return tuple(_error(call, ReasonCode.TOOL_CANCELLED, said.format(call.tool)) for call in calls)
+    return tuple(call.as_error(ReasonCode.TOOL_CANCELLED, said.format(call.tool)) for call in calls)
 
 
 def call_delegates(state: TurnState, calls: Sequence[PlannedCall]) -> CallDelegates:
@@ -121,7 +121,7 @@ def call_delegates(state: TurnState, calls: Sequence[PlannedCall]) -> CallDelega
         count, why = count - 1, refusal
     return CallDelegates(
         starts=tuple(_start(state, call, _parts(calls[:count]), left) for call in calls[:count]),
-        refused=tuple(_error(call, why.code, why.message) for call in calls[count:] if why is not None),
+        refused=tuple(call.as_error(why.code, why.message) for call in calls[count:] if why is not None),
     )
 
 
@@ -289,8 +289,8 @@ def await_delegates(state: TurnState, call: PlannedCall) -> AwaitDelegates:
         message = "there is nothing to wait for: no agent works in the background whose result you have not read"
     else:
         return AwaitDelegates(sessions=tuple(named), call=call)
-    refused = _error(call, ReasonCode.TOOL_INVALID_INPUT, message)
-    return AwaitDelegates(sessions=(), call=call, refused=replace(refused, decided=call.approval))
+    refused = call.as_error(ReasonCode.TOOL_INVALID_INPUT, message[:2_000], decided=call.approval)
+    return AwaitDelegates(sessions=(), call=call, refused=refused)
 
 
 def await_one(state: TurnState) -> AwaitDelegates:
@@ -347,7 +347,8 @@ def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
         return _first_result(start)
     if isinstance(ended, ErrorDetail) or ended.report is None:
         cause = "" if isinstance(ended, ErrorDetail) else ended.reason_code or ""
-        return _error(call, ReasonCode.TOOL_DELEGATE_FAILED, _lost(call.tool, start.session, ended), type_=cause)
+        lost = _lost(call.tool, start.session, ended)[:2_000]
+        return call.as_error(ReasonCode.TOOL_DELEGATE_FAILED, lost, cause=cause)
     error = failure_of(call.tool, ended)
     preview = ended.output[:DELEGATE_OUTPUT] if error is None else error.message
     report = ended.report
@@ -400,8 +401,3 @@ def tightest(own: Budgets, share: Budgets) -> Budgets:
     pairs = {name: (getattr(own, name), getattr(share, name)) for name in limits.CODES}
     smaller = {name: min((limit for limit in both if limit is not None), default=None) for name, both in pairs.items()}
     return own.model_copy(update=smaller)
-
-
-def _error(call: PlannedCall, code: str, message: str, *, type_: str = "") -> ToolOutcome:
-    error = ErrorDetail(code=code, title=call.tool, message=message[:2_000], type=type_)
-    return ToolOutcome(call_id=call.call_id, preview=error.message, error=error, recorded=False)

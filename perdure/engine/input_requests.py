@@ -8,7 +8,7 @@ from datetime import datetime
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from perdure.agents.schemas import Watched
-from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.input_requests import (
     AskPeople,
     DecidedRequest,
@@ -162,10 +162,10 @@ def withdraw_requests(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...
             outcomes.append(_outcome(call, reply, _receipt(mail, reply)))
         elif reply is not None:
             message = f"Operation aborted: {call.tool} was approved by {reply.by} and the turn ended before it ran"
-            outcomes.append(_error(call, ReasonCode.TOOL_CANCELLED, message, _receipt(mail, reply)))
+            outcomes.append(call.as_error(ReasonCode.TOOL_CANCELLED, message, decided=_receipt(mail, reply)))
         else:
             message = f"Operation aborted: the turn ended before a person decided about {call.tool}; it did not run"
-            outcomes.append(_error(call, ReasonCode.TOOL_CANCELLED, message, None))
+            outcomes.append(call.as_error(ReasonCode.TOOL_CANCELLED, message))
     return tuple(outcomes)
 
 
@@ -317,15 +317,10 @@ def _outcome(call: PlannedCall, reply: Reply, receipt: InputReceipt) -> ToolOutc
         return ToolOutcome(call_id=call.call_id, preview=text, recorded=False, decided=receipt)
     what = f"{call.tool} was denied" if call.needs == "approval" else "the question was declined"
     why = f": {reply.reason}" if reply.reason else ""
-    return _error(call, ReasonCode.TOOL_DENIED, f"{what} by {reply.by}{why}", receipt)
+    return call.as_error(ReasonCode.TOOL_DENIED, f"{what} by {reply.by}{why}", decided=receipt)
 
 
 def _expired(call: PlannedCall, now: datetime) -> ToolOutcome:
     code = ReasonCode.TOOL_APPROVAL_EXPIRED
     receipt = InputReceipt(request_id=call.call_id, decision="expired", at=now, digest=call.digest)
-    return _error(call, code, REASONS[code].text, receipt)
-
-
-def _error(call: PlannedCall, code: ReasonCode, message: str, receipt: InputReceipt | None) -> ToolOutcome:
-    error = ErrorDetail(code=code, title=call.tool, message=message)
-    return ToolOutcome(call_id=call.call_id, preview=message, error=error, recorded=False, decided=receipt)
+    return call.as_error(code, REASONS[code].text, decided=receipt)

@@ -9,14 +9,13 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from perdure.contracts.values import Label, describe_mistake
 from perdure.gateway.access import Caller, Scope
-from perdure.settings import Settings, SettingsError
+from perdure.settings import Settings, SettingsError, read_file
 
 PREFIX = "pdr_"
 """What tokens begin with, so that scanners of leaked secrets find them."""
@@ -104,7 +103,7 @@ def load_tokens(settings: Settings) -> Tokens | None:
     path, text, source = settings.gateway_tokens_file, settings.gateway_tokens, "PERDURE_GATEWAY_TOKENS"
     if path is not None:
         source = f"PERDURE_GATEWAY_TOKENS_FILE={path}"
-        text = _read(path, source)
+        text = read_file(path, source)
     if path is None and not text.strip():
         return None
     try:
@@ -117,13 +116,6 @@ def load_tokens(settings: Settings) -> Tokens | None:
     if not lines:
         raise SettingsError(f"{source} has no tokens; make one with 'perdure gateway token NAME --scope run'")
     return Tokens(lines)
-
-
-def _read(path: Path, source: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{source} cannot be read: {error}") from error
 
 
 def _rows(text: str) -> list[object]:

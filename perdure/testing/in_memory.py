@@ -186,10 +186,9 @@ async def run_in_memory(
     model = ScriptedProvider(script, models=options.get("models"), window=window, max_tools=max_tools)
     async with _make_parts((agent, *options.get("agents", ())), store) as parts:
         watching = _Watching(options.get("on_event"))
+        recordings = Recordings(mode="off", folder=Path(), store=parts.store, secrets=parts.secrets)
         around = Around(
-            activities=make_activities(
-                parts, _make_no_recordings(parts), _OpenGates(parts.metrics, room=1), clock.seconds
-            ),
+            activities=make_activities(parts, recordings, _OpenGates(parts.metrics, room=1), clock.seconds),
             clock=clock,
             ask=_ask_with(options.get("people", ())),
             on_event=watching.hear,
@@ -332,7 +331,3 @@ def _prepare(given: tuple[Agent, ...]) -> _Prepared:
             _kept.clear()
         _kept[key] = prepared
     return prepared
-
-
-def _make_no_recordings(parts: Parts) -> Recordings:
-    return Recordings(mode="off", folder=Path(), store=parts.store, secrets=parts.secrets)
