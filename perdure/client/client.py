@@ -1,4 +1,7 @@
-"""The client: what another service needs to run agents. Start, send, cancel and status need only Temporal, no store.
+"""The client: what another service needs to run agents.
+
+Start, send, cancel and status need the store only for files, for a ``request_id`` of send, and for sessions that
+Temporal has forgotten. (A start also looks there whether the agent is known; a store that cannot be read is not asked.)
 
 Long, because each public method says what it takes, gives and raises, and a client is one thing to its callers.
 """
@@ -156,8 +159,7 @@ class Client:
             ServerUnreachableError: The server does not answer.
         """
         request = turn_request(session, {"prompt": guidance or GUIDANCE, "request_id": request_id, "compact": True})
-        if await self._runs.find_newest(session) is None:
-            await self._sessions.check_known(session)
+        await self._sessions.find_run(session)
         return await self._sessions.start(session, request)
 
     async def resume(
@@ -187,10 +189,7 @@ class Client:
             ServerUnreachableError: The server does not answer.
         """
         origin = validate(ResumeFrom, {"turn": turn, "step": at})
-        text, files = await read_content(prompt)
-        request = turn_request(session, {"resume_from": origin, "prompt": text, **options})
-        await self._sessions.check_known(session)
-        return await self._sessions.start(session, request, files, options.get("priority"))
+        return await self._go_on(session, session, origin, prompt, options)
 
     async def fork(
         self,
@@ -217,11 +216,14 @@ class Client:
             msg = f"session {session!r} cannot be forked into itself; resume it there, or name another id"
             raise RequestRefusedError(msg)
         origin = validate(ResumeFrom, {"session": session, "turn": turn, "step": at})
-        new = session_id(session) if into is None else into
+        return await self._go_on(session, session_id(session) if into is None else into, origin, prompt, options)
+
+    async def _go_on(self, known: str, into: str, origin: ResumeFrom, prompt: Content, options: ResumeOptions) -> Turn:
+        """Start a turn of the session ``into`` that goes on from a step of the session ``known``."""
         text, files = await read_content(prompt)
-        request = turn_request(new, {"resume_from": origin, "prompt": text, **options})
-        await self._sessions.check_known(session)
-        return await self._sessions.start(new, request, files, options.get("priority"))
+        request = turn_request(into, {"resume_from": origin, "prompt": text, **options})
+        await self._sessions.check_known(known)
+        return await self._sessions.start(into, request, files, options.get("priority"))
 
     async def send(
         self, session: str, prompt: Content, *, when_busy: WhenBusy = "queue", **options: Unpack[SendOptions]
@@ -381,8 +383,7 @@ class Client:
         request = validate(CancelRequest, {"reason": reason, "turn": turn, "drop_queue": drop_queue})
         if await self._runs.cancel(session, request):
             return True
-        if await self._runs.find_newest(session) is None:
-            await self._sessions.check_known(session)
+        await self._sessions.find_run(session)
         return False
 
     async def cancel_all(
@@ -475,8 +476,7 @@ class Client:
             NoWorkerError: No worker took the limits.
         """
         request = extend_request(turn=turn, end=end, **limits)
-        if await self._runs.find_newest(session) is None:
-            await self._sessions.check_known(session)
+        await self._sessions.find_run(session)
         try:
             return await send_limits(self.temporal, session, request)
         except NoWorkerError:
@@ -490,9 +490,7 @@ class Client:
             SessionIdleError: No turn runs, or no worker answers, which :meth:`waits_for` explains.
             UnknownSessionError: There is no session of that id.
         """
-        newest = await self._runs.find_newest(session)
-        if newest is None:
-            await self._sessions.check_known(session)
+        newest = await self._sessions.find_run(session)
         if newest is None or not newest.running:
             msg = f"no turn of session {session!r} runs; 'perdure show {session}' tells what its last turn did"
             raise SessionIdleError(msg)

@@ -261,9 +261,7 @@ class Sessions:
         if request.traceparent and when_busy != "steer":
             said["traceparent"] = request.traceparent
         message = validate(SendRequest, {"prompt": text, **said})
-        newest = await self.runs.find_newest(session)
-        if newest is None:
-            await self.check_known(session)
+        newest = await self.find_run(session)
         if request_id is not None and (earlier := await self.turn_asked_before(session, request_id)) is not None:
             return self.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
         if when_busy == "reject":
@@ -291,8 +289,7 @@ class Sessions:
     async def pause(self, session: str, update: Update, reason: str, by: str) -> bool:
         """Pause a session or have it go on, then the delegates that work for it; whether that changed anything."""
         request = validate(PauseRequest, {"reason": reason, "by": by})
-        if await self.runs.find_newest(session) is None:
-            await self.check_known(session)
+        await self.find_run(session)
         # The caller is first: it begins no delegate once it is paused.
         receipt = await send_pause(self.temporal, session, update, request)
         below = await (await self.store()).sessions(caller=session, state=RunState.RUNNING, limit=MOST_DELEGATES)
@@ -406,6 +403,17 @@ class Sessions:
                 f"no worker polls the task queue {queue!r}; start one with 'perdure worker --agents MODULE', "
                 "or set PERDURE_TASK_QUEUE to your workers' queue"
             )
+
+    async def find_run(self, session: str) -> Run | None:
+        """The newest run; None if Temporal has none any more, and the store has the session.
+
+        Raises:
+            UnknownSessionError: Neither has it.
+        """
+        newest = await self.runs.find_newest(session)
+        if newest is None:
+            await self.check_known(session)
+        return newest
 
     async def check_known(self, session: str) -> None:
         """See that the store has the session."""
