@@ -70,7 +70,7 @@ from perdure.settings import Settings
 from perdure.store import Store
 from perdure.tracing import Tracing
 from perdure.worker.fleet_figures import FleetFigures
-from perdure.worker.knocks import sender
+from perdure.worker.schedules import sender
 from perdure.worker.search_attributes import check_search_attributes
 from perdure.worker.telemetry import Health, LackingKeys, SdkMetrics, bind, metrics_page, registry, serve_pages
 from perdure.worker.versions import deployment_config, patch_activation, tell_version

@@ -16,7 +16,7 @@ from perdure.cli.waits import MOST, list_running_turns, waits_of
 from perdure.client import Cause, ClientError, TurnWait
 from perdure.client.causes import wait_for_person
 from perdure.client.connect import connect
-from perdure.client.read import Listed, closures, end_of, is_listed, list_sessions
+from perdure.client.read import SESSION_FIELDS, Listed, closures, is_listed, list_sessions, session_fields
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.input_requests import OpenRequest
@@ -34,14 +34,6 @@ STATES = [state.value for state in RunState if state is not RunState.PAUSED]
 
 MOST_LOOKED_AT = 500
 """Running turns that the server is asked about for ``--stuck`` and ``--needs-version``."""
-
-_NOTHING = dict.fromkeys(
-    ("session", "agent", "turn", "created_at", "updated_at", "state", "job_status", "started_at", "ended_at")
-)
-"""What a line of JSON says of a turn that no worker has opened yet."""
-
-_ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
-"""What a line of JSON says of the end of a turn; null while it runs."""
 
 
 class Since(click.ParamType[datetime]):
@@ -148,7 +140,7 @@ def list_command(  # noqa: PLR0913  # one for each option of the command line
         print_json(_body_of_unopened(turn.session, RunState.QUEUED, waits.get(turn.session), turn.agent))
     for session, last in sessions if as_json else ():
         wait = waits.get(session.session)
-        print_json({**_body(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
+        print_json({**session_fields(session, last), "waits_for": wait.model_dump(mode="json") if wait else None})
     for name, wait in unopened.items() if as_json else ():
         print_json(_body_of_unopened(name, RunState.RUNNING, wait))
     if (sessions or queued) and not as_json:
@@ -206,26 +198,12 @@ def _check_code(code: str | None) -> None:
         raise click.UsageError(f"there is no reason code {code!r}{meant} 'perdure errors' lists them")
 
 
-def _body(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
-    ended = end_of(last.result, _ENDED)
-    if last.result is None and last.closure is not None:
-        ended |= {"stop_reason": StopReason.ERROR, "reason_code": ReasonCode.RUNTIME_TURN_CLOSED}
-        ended["error"] = last.closure.text
-    return {
-        **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
-        "state": session.state,
-        "job_status": last.job_status,
-        **last.model_dump(mode="json", include={"started_at", "ended_at"}),
-        **ended,
-    }
-
-
 def _body_of_unopened(
     session: str, state: RunState, wait: TurnWait | None, agent: str | None = None
 ) -> dict[str, JsonValue]:
     waits_for: JsonValue = wait.model_dump(mode="json") if wait is not None else None
     named: dict[str, JsonValue] = {"session": session, "agent": agent, "state": state, "waits_for": waits_for}
-    return {**_NOTHING, **dict.fromkeys(_ENDED), **named}
+    return {**dict.fromkeys(SESSION_FIELDS), **named}
 
 
 async def _waits(

@@ -32,6 +32,12 @@ PAGE = 500
 ENDED = ("stop_reason", "reason_code", "error", "stopped_by")
 """What is known of how a turn ended."""
 
+SESSION_FIELDS = (
+    *("session", "agent", "turn", "created_at", "updated_at", "state", "job_status", "started_at", "ended_at"),
+    *(*ENDED, "steps", "cost_usd"),
+)
+"""What lists say of a session: itself, its last turn, and, null while that runs, how it ended."""
+
 
 async def read_trajectory(store: Store, session: str, turn: int | None = None) -> Trajectory:
     """What the session came to so far, or what one turn of it did."""
@@ -104,6 +110,21 @@ def end_of(result: TurnResult | None, names: Sequence[str] = ENDED) -> dict[str,
     """What is known of how a turn ended: these fields of its result, or null while it runs."""
     known: dict[str, JsonValue] = result.model_dump(mode="json", include=set(names)) if result is not None else {}
     return {name: known.get(name) for name in names}
+
+
+def session_fields(session: SessionRecord, last: TurnRecord) -> dict[str, JsonValue]:
+    """The :data:`SESSION_FIELDS` of a session and its last turn. A turn that Temporal has ended counts as an error."""
+    ended = end_of(last.result, (*ENDED, "steps", "cost_usd"))
+    if last.result is None and last.closure is not None:
+        ended |= {"stop_reason": StopReason.ERROR, "reason_code": ReasonCode.RUNTIME_TURN_CLOSED}
+        ended["error"] = last.closure.text
+    return {
+        **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
+        "state": session.state,
+        "job_status": last.job_status,
+        **last.model_dump(mode="json", include={"started_at", "ended_at"}),
+        **ended,
+    }
 
 
 class ToolMetrics(Value):

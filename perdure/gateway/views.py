@@ -16,7 +16,6 @@ from typing import Annotated, Generic, Literal, TypeVar, cast
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.client.read import end_of
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ReasonCode
@@ -27,15 +26,12 @@ from perdure.contracts.turns import SESSION_ID_PATTERN, RunState, StopReason
 from perdure.contracts.values import JsonValue, Label
 from perdure.contracts.waits import TurnWait
 from perdure.gateway.problems import ProblemError
-from perdure.store import SessionRecord, TurnRecord
 
 Item = TypeVar("Item")
 
 Cursor = Annotated[str | None, Query(min_length=1, max_length=500, description="The next of the page before")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page")]
 LIMIT = 100
-
-_ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd")
 
 
 class Page(BaseModel, Generic[Item]):
@@ -172,22 +168,6 @@ class SessionDetail(SessionView):
 
     requests: list[OpenRequest] = Field(default_factory=list)
     waits_for: TurnWait | None = None
-
-
-def session_fields(session: SessionRecord, last: TurnRecord) -> dict[str, object]:
-    """The fields of a session's view."""
-    ended: dict[str, object] = dict(end_of(last.result, _ENDED))
-    if last.result is None and last.closure is not None:
-        ended |= {"stop_reason": StopReason.ERROR, "reason_code": ReasonCode.RUNTIME_TURN_CLOSED}
-        ended["error"] = last.closure.text
-    return {
-        **session.model_dump(include={"session", "agent", "turn", "created_at", "updated_at"}),
-        "state": session.state,
-        "job_status": last.job_status,
-        "started_at": last.started_at,
-        "ended_at": last.ended_at,
-        **ended,
-    }
 
 
 def write_cursor(*place: object) -> str:

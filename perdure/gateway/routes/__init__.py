@@ -13,8 +13,8 @@ from perdure.gateway.routes import (
     contents,
     control,
     events,
-    pages,
     people,
+    probes,
     schedules,
     sessions,
     turns,
@@ -39,5 +39,5 @@ ROUTERS: tuple[APIRouter, ...] = (
 CODEC_ROUTER: APIRouter = codec.router
 """What needs a token with the scope ``decrypt``, below ``/codec``; Temporal's tools ask it, and no client of ours."""
 
-OPEN_ROUTERS: tuple[APIRouter, ...] = (pages.router, ui.router)
+OPEN_ROUTERS: tuple[APIRouter, ...] = (probes.router, ui.router)
 """What needs none."""

@@ -10,7 +10,7 @@ from starlette.status import HTTP_202_ACCEPTED
 
 from perdure.client import ResumeOptions, Turn, TurnOptions
 from perdure.client.executions import Runs
-from perdure.client.read import closures, is_listed, place_of
+from perdure.client.read import closures, is_listed, place_of, session_fields
 from perdure.client.requests import session_id
 from perdure.contracts.turns import RunState, StopReason, TurnStatus
 from perdure.contracts.values import Label, replace
@@ -28,7 +28,6 @@ from perdure.gateway.views import (
     StartBody,
     TurnTicket,
     read_place,
-    session_fields,
     write_cursor,
 )
 from perdure.store.errors import NotFoundError
