@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from perdure.cli.render import Line, Tone, clean
+from perdure.cli.render import Line, Tone, clean, describe_request, to_one_line
 from perdure.client import Client, ClientError
 from perdure.contracts.events import AgentEnd, AgentStart, Envelope, UserInputReceived, UserInputRequired
 from perdure.contracts.input_requests import InputRequest
@@ -60,14 +60,6 @@ def command_for(session: str, request: InputRequest) -> str:
     return f"perdure answer {'-- ' if value.startswith('-') else ''}{where} {shlex.quote(value)}"
 
 
-def describe_request(request: InputRequest) -> str:
-    """What a person decides about, in one line."""
-    if request.needs == "approval":
-        return clean(" ".join(f"approve {request.tool} {request.arguments}".split()))
-    options = f" ({' / '.join(request.options)})" if request.options else ""
-    return clean(" ".join(f"{request.question or request.tool}{options}".split()))
-
-
 def request_lines(session: str, request: InputRequest) -> list[Line]:
     """A request that waits, and the command that replies to it."""
     until = f" · until {request.expires_at.astimezone():%Y-%m-%d %H:%M}" if request.expires_at is not None else ""
@@ -82,7 +74,7 @@ def say_what_waits(session: str, requests: Sequence[InputRequest], note: Note) -
     for request in requests:
         of_answer = f"an answer: {request.question}"
         what = of_answer if request.needs == "answer" else f"an approval: {request.tool} {request.arguments}"
-        note(f"waiting for {' '.join(what.split())}; {command_for(session, request)}")
+        note(f"waiting for {to_one_line(what)}; {command_for(session, request)}")
 
 
 class Terminal(NamedTuple):
@@ -144,19 +136,17 @@ class Asking:
                 status = await self._turn.status()
                 requests = status.requests if status is not None else ()
                 await self._wait_until_printed({request.request_id for request in requests})
-                if requests and (self._client is None or not is_at_a_terminal()):
+                if requests:
+                    try:
+                        if self._client is not None and is_at_a_terminal():
+                            await self._ask_for(self._client, requests[0])
+                            continue
+                    except EOFError:  # Ctrl+D: the turn waits on, for others or for later
+                        click.echo()
                     self.left = requests
                     self._leave()
                     return
-                if requests and self._client is not None:
-                    try:
-                        await self._ask_for(self._client, requests[0])
-                    except EOFError:  # Ctrl+D: the turn waits on, for others or for later
-                        click.echo()
-                        self.left = requests
-                        self._leave()
-                        return
-                elif status is not None and not self._open:
+                if status is not None and not self._open:
                     self._told.clear()
                     await self._told.wait()
         except (ClientError, StoreError) as error:

@@ -29,7 +29,7 @@ from perdure.cli.connection import describe, open_store, with_client
 from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.gateway import gateway_url, readiness_of
 from perdure.cli.live import print_json, show
-from perdure.cli.render import Line, Tone, clean
+from perdure.cli.render import Line, Tone, clean, to_one_line
 from perdure.cli.rules import find_unknown_metrics
 from perdure.cli.waits import list_running_turns
 from perdure.cli.worker import USUAL_KEYS
@@ -552,7 +552,7 @@ def examine(deadline: float, *, keys: bool = False) -> list[Finding]:
     secrets = secrets_of() | {cluster.api_key if cluster is not None else ""}
 
     def shown(text: str) -> str:
-        return clean(" ".join(redact_text(text, secrets).split()))
+        return to_one_line(redact_text(text, secrets))
 
     return [replace(finding, text=shown(finding.text), fix=shown(finding.fix)) for finding in found]
 

@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import click
 
-from perdure.cli.render import clean
+from perdure.cli.render import to_one_line
 
 
 class ExitCode(IntEnum):
@@ -28,7 +28,7 @@ class CliError(click.ClickException):
     """An expected failure, shown as ``perdure: <cause>; <fix>`` on stderr."""
 
     def __init__(self, message: str, exit_code: int = ExitCode.ERROR) -> None:
-        super().__init__(clean(" ".join(message.split())))
+        super().__init__(to_one_line(message))
         self.exit_code = int(exit_code)  # type: ignore[misc]  # click declares it per class and reads it per instance
 
     def show(self, file: IO[Any] | None = None) -> None:

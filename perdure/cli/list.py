@@ -11,7 +11,7 @@ import click
 
 from perdure.cli.connection import with_store
 from perdure.cli.live import print_json, print_table, show
-from perdure.cli.render import Line, Tone, clean, cost_of, duration
+from perdure.cli.render import Line, Tone, clean, cost_of, duration, to_one_line
 from perdure.cli.waits import MOST, list_running_turns, waits_of
 from perdure.client import Cause, ClientError, TurnWait
 from perdure.client.causes import wait_for_person
@@ -278,7 +278,7 @@ def agents_command(*, as_json: bool) -> None:
         label = f" ({clean(definition.label)})" if definition.label else ""
         show(Line(f"{agent.name}{label} · {agent.model} · seen {agent.seen_at:%Y-%m-%d %H:%M}", Tone.HEAD))
         if agent.description:
-            show(Line(f"  {clean(' '.join(agent.description.split()))}"))
+            show(Line(f"  {to_one_line(agent.description)}"))
         if definition.tags:
             show(Line(f"  tags: {clean(', '.join(definition.tags))}", Tone.QUIET))
         show(Line(f"  tools: {', '.join(agent.tools) or 'none'}", Tone.QUIET))

@@ -23,7 +23,7 @@ from perdure.cli.asking import Asking, Terminal, say_what_waits
 from perdure.cli.connection import ui_page
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
 from perdure.cli.progress import Progress, Screen, can_be_live
-from perdure.cli.render import Line, Tone, clean, table
+from perdure.cli.render import Line, Tone, clean, table, to_one_line
 from perdure.cli.waits import LOOK, Watch
 from perdure.client import Client, ClientError, EventsGoneError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
@@ -257,7 +257,7 @@ class Printer:
     def note(self, text: str) -> None:
         """Say something that is no event, on stderr."""
         with self._print_above():
-            click.echo(clean(f"perdure: {' '.join(text.split())}"), err=True)
+            click.echo(f"perdure: {to_one_line(text)}", err=True)
 
     @contextlib.contextmanager
     def _print_above(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from textwrap import wrap
 
 import click
 
-from perdure.cli.render import Line, Tone, clean, cut, duration, lines, money
+from perdure.cli.render import Line, Tone, clean, cut, duration, format_count, lines, money
 from perdure.contracts import events
 from perdure.contracts.deltas import LiveAnswer
 from perdure.contracts.events import DelegateEnd, DelegateStart
@@ -58,7 +58,7 @@ class Progress:
     """
 
     def __init__(self, prefix: str = "") -> None:
-        """``prefix`` stands before each line of a delegate, and tells it from others."""
+        """Begin before any event; ``prefix`` stands before each line of a delegate, and tells it from others."""
         self.step = 0
         self.budget: BudgetStatus | None = None
         self.waits: TurnWait | None = None
@@ -146,7 +146,7 @@ class Progress:
                 self._tokens += event.usage.total_tokens
                 self._cost += event.cost_usd or 0
             case events.ToolStart() | DelegateStart():
-                self._labels[event.call_id] = label = self._label(envelope.step, event.tool, event.call_id)
+                self._labels[event.call_id] = label = self._make_label(envelope.step, event.tool, event.call_id)
                 self._started.setdefault(event.call_id, at)
                 where = f" · {event.delegate}" if isinstance(event, DelegateStart) else ""
                 self._calls[event.call_id] = Call(f"{label}{where}", at)
@@ -166,7 +166,7 @@ class Progress:
             case _:
                 pass
 
-    def _label(self, step: int, tool: str, call_id: str) -> str:
+    def _make_label(self, step: int, tool: str, call_id: str) -> str:
         if call_id in self._labels:
             return self._labels[call_id]
         self._names[step, tool] += 1
@@ -182,8 +182,7 @@ class Progress:
         if self._doing is not None:
             doing = [self._doing[0], format_elapsed(now - self._doing[1])]
         elif calls:
-            count = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
-            doing = [count, format_elapsed(now - min(call.began for call in calls))]
+            doing = [format_count(len(calls), "call"), format_elapsed(now - min(call.began for call in calls))]
         parts = [*self._steps(), *doing, *self._describe_spent()]
         below = [row for call in calls[:MOST_ROWS] for row in _rows_of(call, now)]
         more = [f"and {len(calls) - MOST_ROWS} more"] if len(calls) > MOST_ROWS else []

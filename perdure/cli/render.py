@@ -1,4 +1,4 @@
-"""Events as lines for people: a pure function, so that every line is a unit test. No terminal here."""
+"""Events as lines for people, and the formats that all verbs share. Pure, so that every line is a unit test."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.files import FilePart
 from perdure.contracts.hooks import ModelFallback
+from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.tools import Todo
 from perdure.contracts.turns import StopReason, TurnResult
 
@@ -61,6 +62,11 @@ def clean(text: str) -> str:
     return "".join(character for character in text if character in "\n\t" or character.isprintable())
 
 
+def to_one_line(text: str) -> str:
+    """Text of models, tools and people on one line, clean."""
+    return clean(" ".join(text.split()))
+
+
 def money(amount: Decimal) -> str:
     """US dollars with two to four decimals; what is less is said to be less."""
     if 0 < amount < SMALLEST:
@@ -68,6 +74,16 @@ def money(amount: Decimal) -> str:
     text = f"{amount:,.4f}".rstrip("0")
     whole, _, decimals = text.partition(".")
     return f"${whole}.{decimals:0<2}"
+
+
+def format_used(tokens: int, cost: Decimal | None) -> str:
+    """Tokens and cost in one phrase."""
+    return f"{tokens:,} tokens · {'price unknown' if cost is None else money(cost)}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -98,7 +114,7 @@ def cut(text: str, columns: int) -> str:
 
 def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
     """Rows as aligned lines, the last cell cut to what is left of ``columns``; None cuts nothing."""
-    cells = [[clean(" ".join(cell.split())) for cell in row] for row in rows]
+    cells = [[to_one_line(cell) for cell in row] for row in rows]
     widths = [max(map(width_of, column)) for column in zip(*cells, strict=True)]
     lines: list[str] = []
     for row in cells:
@@ -112,7 +128,7 @@ def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
 
 def tally(end: TurnResult | events.AgentEnd) -> str:
     """Steps, tokens and cost of a turn in one phrase."""
-    return f"{format_steps(end.steps)} · {end.usage.total_tokens:,} tokens · {cost_of(end)}"
+    return f"{format_count(end.steps, 'step')} · {end.usage.total_tokens:,} tokens · {cost_of(end)}"
 
 
 def cost_of(end: TurnResult | events.AgentEnd) -> str:
@@ -122,16 +138,19 @@ def cost_of(end: TurnResult | events.AgentEnd) -> str:
     return f"{money(end.cost_usd)} and {end.unpriced_calls} calls of unknown price" if end.cost_usd else "price unknown"
 
 
-def format_steps(steps: int) -> str:
-    """``1 step``, ``2 steps``."""
-    return f"{steps} {'step' if steps == 1 else 'steps'}"
+def describe_request(request: InputRequest) -> str:
+    """What a person decides about, in one line."""
+    if request.needs == "approval":
+        return to_one_line(f"approve {request.tool} {request.arguments}")
+    options = f" ({' / '.join(request.options)})" if request.options else ""
+    return to_one_line(f"{request.question or request.tool}{options}")
 
 
 def todo_lines(todos: Sequence[Todo]) -> Iterator[Line]:
     """An agent's list of todos, with a mark at those that are done."""
     for number, todo in enumerate(todos):
         mark, tone = ("☑", Tone.QUIET) if todo.completed else ("☐", Tone.PLAIN)
-        yield Line(f"{mark} {number} {clean(' '.join(todo.title.split()))}", tone)
+        yield Line(f"{mark} {number} {to_one_line(todo.title)}", tone)
 
 
 def title_of(error: ErrorDetail) -> str:
@@ -178,9 +197,8 @@ def _wait(event: events.GenerationWait, _: events.Envelope) -> Iterator[Line]:
 
 @_lines_of.register
 def _retry(event: events.GenerationRetry, _: events.Envelope) -> Iterator[Line]:
-    message = " ".join(event.error_message.split())
     again = f"retry {event.attempt} of {event.max_attempts} in {duration(event.wait_seconds)}"
-    yield Line(f"↻ {event.error_type or event.code} · {again} · {message}", Tone.WARNING)
+    yield Line(f"↻ {event.error_type or event.code} · {again} · {to_one_line(event.error_message)}", Tone.WARNING)
 
 
 @_lines_of.register
@@ -190,10 +208,9 @@ def _content(event: events.GenerationContent, _: events.Envelope) -> Iterator[Li
 
 @_lines_of.register
 def _generation_end(event: events.GenerationEnd, envelope: events.Envelope) -> Iterator[Line]:
-    cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
     source = " · recorded" if event.recorded else ""
-    took = duration(event.seconds)
-    yield Line(f"step {envelope.step} · {took} · {event.usage.total_tokens:,} tokens · {cost}{source}", Tone.QUIET)
+    used = format_used(event.usage.total_tokens, event.cost_usd)
+    yield Line(f"step {envelope.step} · {duration(event.seconds)} · {used}{source}", Tone.QUIET)
 
 
 @_lines_of.register
@@ -209,17 +226,16 @@ def _fallback(event: ModelFallback, _: events.Envelope) -> Iterator[Line]:
 @_lines_of.register
 def _compaction(event: events.CompactionEvent, _: events.Envelope) -> Iterator[Line]:
     if event.compaction_status == "completed":
-        cost = "price unknown" if event.cost_usd is None else money(event.cost_usd)
         counts = f"{event.messages_before} → {event.messages_after} messages"
-        text = f"compacted · {event.trigger} · {counts} · {event.usage.total_tokens:,} tokens · {cost}"
-        yield Line(text, Tone.QUIET)
+        used = format_used(event.usage.total_tokens, event.cost_usd)
+        yield Line(f"compacted · {event.trigger} · {counts} · {used}", Tone.QUIET)
     elif event.compaction_status != "started":
         yield Line(f"compaction {event.compaction_status} · {event.trigger} · {event.reason}", Tone.WARNING)
 
 
 @_lines_of.register
 def _tool_start(event: events.ToolStart, _: events.Envelope) -> Iterator[Line]:
-    yield Line(f"→ {event.tool} {' '.join(event.arguments.split())}")
+    yield Line(f"→ {event.tool} {to_one_line(event.arguments)}")
 
 
 @_lines_of.register
@@ -232,14 +248,14 @@ _AFTER_A_LOSS = {"run_again": "runs again", "result_found": "does not run again"
 
 @_lines_of.register
 def _tool_recovery(event: events.ToolRecovery, _: events.Envelope) -> Iterator[Line]:
-    text = f"{event.tool} {_AFTER_A_LOSS[event.decision]}, its worker was lost: {' '.join(event.reason.split())}"
+    text = f"{event.tool} {_AFTER_A_LOSS[event.decision]}, its worker was lost: {to_one_line(event.reason)}"
     yield Line(text, Tone.WARNING)
 
 
 @_lines_of.register
 def _tool_end(event: events.ToolEnd, _: events.Envelope) -> Iterator[Line]:
     if event.error is None:
-        preview = " ".join(event.result.split())
+        preview = to_one_line(event.result)
         shown = preview if len(preview) <= PREVIEW_CHARACTERS else preview[: PREVIEW_CHARACTERS - 1] + "…"
         parts = [f"✓ {event.tool}", duration(event.seconds), *([shown] if shown else [])]
         yield Line(" · ".join(parts), Tone.GOOD)
@@ -254,16 +270,14 @@ def _delegate_start(event: DelegateStart, _: events.Envelope) -> Iterator[Line]:
 
 @_lines_of.register
 def _delegate_end(event: DelegateEnd, _: events.Envelope) -> Iterator[Line]:
-    used = f"{format_steps(event.steps)} · {event.usage.total_tokens:,} tokens · {money(event.cost_usd)}"
+    used = f"{format_count(event.steps, 'step')} · {format_used(event.usage.total_tokens, event.cost_usd)}"
     tone = Tone.QUIET if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     yield Line(f"⇠ {event.tool} · {event.stop_reason} · {used}", tone)
 
 
 @_lines_of.register
 def _input_required(event: events.UserInputRequired, _: events.Envelope) -> Iterator[Line]:
-    options = f" ({' / '.join(event.options)})" if event.options else ""
-    what = f"approve {event.tool} {event.arguments}" if event.needs == "approval" else event.question
-    yield Line(f"? {' '.join(what.split())}{options} · {event.request_id}", Tone.WARNING)
+    yield Line(f"? {describe_request(event)} · {event.request_id}", Tone.WARNING)
 
 
 @_lines_of.register
@@ -273,8 +287,8 @@ def _input_received(event: events.UserInputReceived, _: events.Envelope) -> Iter
 
 
 @_lines_of.register
-def _render_react_step(event: hooks.ReactStep, _: events.Envelope) -> Iterator[Line]:
-    said = " ".join(str(getattr(event.reaction, "reason", " ".join(event.reaction.texts))).split())
+def _react_step(event: hooks.ReactStep, _: events.Envelope) -> Iterator[Line]:
+    said = to_one_line(str(getattr(event.reaction, "reason", " ".join(event.reaction.texts))))
     yield Line(f"↪ {event.hook_name} · {event.reaction.type}{': ' + said if said else ''}", Tone.WARNING)
 
 
@@ -300,7 +314,7 @@ def _budget_changed(event: hooks.BudgetChanged, _: events.Envelope) -> Iterator[
 
 
 @_lines_of.register
-def _render_stalled(_: events.AgentStalled, __: events.Envelope) -> Iterator[Line]:
+def _stalled(_: events.AgentStalled, __: events.Envelope) -> Iterator[Line]:
     yield Line("stalled: the model answered without finishing; send another message to continue", Tone.WARNING)
 
 
@@ -310,9 +324,9 @@ def _agent_end(event: events.AgentEnd, _: events.Envelope) -> Iterator[Line]:
         text = f"the step limit of {event.steps} is reached; send another message to continue"
         yield Line(text, Tone.WARNING)
     if event.stop_reason == StopReason.CANCELLED and event.error:  # any other error has its own row
-        yield Line(" ".join(event.error.split()), Tone.WARNING)
+        yield Line(to_one_line(event.error), Tone.WARNING)
     if event.stopped_by is not None:
-        yield Line(f"stopped by {' '.join(event.stopped_by.split())}", Tone.QUIET)
+        yield Line(f"stopped by {to_one_line(event.stopped_by)}", Tone.QUIET)
     tone = Tone.GOOD if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     if event.stop_reason == StopReason.ERROR:
         tone = Tone.BAD

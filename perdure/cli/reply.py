@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import click
 
-from perdure.cli.asking import command_for, describe_request, person
+from perdure.cli.asking import command_for, person
 from perdure.cli.connection import with_client
 from perdure.cli.errors import MistakeError
 from perdure.cli.live import print_json, print_table, show
-from perdure.cli.render import Line, Tone, clean, duration
+from perdure.cli.render import Line, Tone, clean, describe_request, duration
 from perdure.client import Client
 from perdure.contracts.input_requests import InputReceipt, InputRequest, Need, OpenRequest
 

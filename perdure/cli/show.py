@@ -18,7 +18,20 @@ from perdure.cli.asking import request_lines
 from perdure.cli.connection import open_store, with_store
 from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.cli.live import only_types, print_json, refuse_types, show, show_paged
-from perdure.cli.render import Line, Tone, clean, cut, duration, money, part_lines, tally, title_of, todo_lines
+from perdure.cli.render import (
+    Line,
+    Tone,
+    clean,
+    cut,
+    duration,
+    format_count,
+    format_used,
+    part_lines,
+    tally,
+    title_of,
+    to_one_line,
+    todo_lines,
+)
 from perdure.cli.waits import read_known_waits, waits_of
 from perdure.client import ClientError, TurnWait
 from perdure.client.connect import connect
@@ -248,8 +261,8 @@ def checkpoint_line(checkpoint: Checkpoint) -> Line:
     why = f" ({checkpoint.error.code})" if checkpoint.error is not None else ""
     tone = Tone.BAD if checkpoint.status is CheckpointStatus.STOPPED_BY_ERROR else Tone.PLAIN
     where = f"turn {checkpoint.turn} · step {checkpoint.step} · {checkpoint.status}{why}"
-    messages = f"{checkpoint.messages} message{'' if checkpoint.messages == 1 else 's'}"
-    return Line(f"{where} · {messages} · {checkpoint.context_tokens:,} tokens{used}{pending}", tone)
+    size = f"{format_count(checkpoint.messages, 'message')} · {checkpoint.context_tokens:,} tokens{used}"
+    return Line(f"{where} · {size}{pending}", tone)
 
 
 def turn_line(record: TurnRecord, *, left_behind: bool = False, waits: bool = False) -> Line:
@@ -260,9 +273,9 @@ def turn_line(record: TurnRecord, *, left_behind: bool = False, waits: bool = Fa
     result = record.result
     if result is None:
         return Line(f"{head} · {RunState.WAITING_FOR_INPUT if waits else RunState.RUNNING}", Tone.HEAD)
-    why = f" ({result.reason_code}: {clean(' '.join(result.error.split()))})" if result.error else ""
+    why = f" ({result.reason_code}: {to_one_line(result.error)})" if result.error else ""
     if result.stopped_by is not None:
-        why = f" (stopped by {clean(' '.join(result.stopped_by.split()))})"
+        why = f" (stopped by {to_one_line(result.stopped_by)})"
     tone = Tone.BAD if result.stop_reason == StopReason.ERROR else Tone.HEAD
     behind = " · left behind by a rewind" if left_behind else ""
     return Line(f"{head} · {result.stop_reason}{why} · {tally(result)}{behind}", tone)
@@ -280,8 +293,7 @@ def step_lines(
         yield from message_lines(message, seconds, short=short)
         if isinstance(message, ToolMessage) and (trace := tracebacks.get(message.call_id)) is not None:
             yield from (Line(f"  {line}", Tone.QUIET) for line in clean(trace).splitlines())
-    cost = "price unknown" if step.cost_usd is None else money(step.cost_usd)
-    used = f"{step.usage.total_tokens:,} tokens · {cost}"
+    used = format_used(step.usage.total_tokens, step.cost_usd)
     if step.summarised is not None:
         yield Line(f"compacted · {step.summarised} messages · {used}", Tone.QUIET)
         yield from (Line(f"  {line}", Tone.QUIET) for line in _rows(step.messages[0].content, short=short))
