@@ -19,15 +19,14 @@ from perdure.contracts.turns import Continuation
 from perdure.store import schema
 from perdure.store.commit_turn import TurnRow, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError
+from perdure.store.queries import session as find_session
 from perdure.store.records import StepRecord
 from perdure.store.schema import step_record
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import find_step, require_step
-from perdure.store.tombstones import missing_session
 from perdure.store.tool_calls import read_results
 
 _S = schema.steps
-_SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
 _OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
 _NUMBERED = select(_S).where(*_OF_TURN, _S.c.step == bindparam("step"))
 _LAST = select(_S.c.step).where(*_OF_TURN).order_by(_S.c.step.desc()).limit(1)
@@ -139,14 +138,12 @@ def _origin_at(step: StepRecord) -> ResumeFrom:
 
 def _turn_of(connection: Connection, session: str, number: int | None) -> TurnRow | None:
     """The turn with this number, or the last one; None for 0, the time before the first."""
-    row = connection.execute(_SESSION, {"session": session}).one_or_none()
-    if row is None or row.turn == 0:
-        raise missing_session(connection, session)
+    last = find_session(connection, session).turn
     if number == 0:
         return None
-    found = find_turn(connection, session, row.turn if number is None else number)
+    found = find_turn(connection, session, last if number is None else number)
     if found is None:
-        msg = f"session {session!r} has no turn {number}; its last is {row.turn}"
+        msg = f"session {session!r} has no turn {number}; its last is {last}"
         raise NotFoundError(msg)
     return found
 
@@ -167,7 +164,7 @@ def _step_of(connection: Connection, turn: TurnRow, number: int | None) -> StepR
         msg = f"turn {turn.turn} of session {turn.session!r} has no step {number}; its last is {last}"
         raise NotFoundError(msg)
     # A compaction, or a lost attempt's answer, may have the same number: the later one in the chain counts.
-    end = turn.last_step or connection.execute(_SESSION, {"session": turn.session}).one().tip
+    end = turn.last_step or find_session(connection, turn.session).tip
     reached = connection.scalar(_REACHED, {**where, "step": number, "end": end})
     return next((step for step in found if step.id == reached), found[-1])
 
@@ -178,7 +175,7 @@ def _results_of_calls(connection: Connection, step: StepRecord, turn: TurnRow) -
     if pending and turn.ended_at is not None:
         # The turn stopped for people: a later turn took the calls over, and has their results.
         ended, pending = read_results(connection, step.session, step.calls)
-    open_turn = connection.execute(_SESSION, {"session": step.session}).one().open_turn if pending else None
+    open_turn = find_session(connection, step.session).open_turn if pending else None
     running = [call for call, row in pending.items() if row.turn == open_turn]
     if running:
         msg = (

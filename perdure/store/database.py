@@ -1,10 +1,11 @@
 """Connections to databases: addresses, engines, transactions, the translation of failures, and the SQLite file."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, make_url
 from sqlalchemy.engine import URL
@@ -23,6 +24,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from perdure.local_files import make_folder, open_private
 from perdure.store.errors import StoreConfigError, StoreError, StoreUnavailableError
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT = timedelta(seconds=5)
 """Longest wait of a SQLite transaction for another process's, and of a new connection for its server."""
@@ -282,3 +285,70 @@ def _wait_briefly(connection: Connection) -> Generator[None]:
         yield
     finally:
         connection.exec_driver_sql(f"PRAGMA busy_timeout={patience}")
+
+
+class Database:
+    """This process's connections to a database, and the transactions over them.
+
+    Attributes:
+        engine: For transactions.
+        reading: For reads: each is one statement, or reads rows that never change, so it needs no transaction.
+        file: The file of a SQLite database, if its address has a path.
+    """
+
+    def __init__(self, address: Address) -> None:
+        """Prepare for the address without opening it.
+
+        Raises:
+            StoreConfigError: The driver is not installed, or the address has an option that it does not take.
+        """
+        self.engine = connect(address)
+        self.reading = self.engine
+        if not address.sqlite:
+            self.reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self.file = SqliteFile(address.file) if address.file is not None and address.has_plain_file else None
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Do work that only reads; once more if the connection has died since its last use."""
+
+        def read_once() -> T:
+            with self.reading.connect() as connection:
+                return work(connection)
+
+        try:
+            return read_once()
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            return read_once()
+
+    def write(self, work: Callable[[Connection], T], *, is_idempotent: bool = False) -> T:
+        """Do work in one transaction; once more if the connection has died since its last use.
+
+        If the commit itself was cut off, nobody knows whether it took effect: only idempotent work is then done again.
+        """
+        committing = False
+
+        def write_once() -> T:
+            nonlocal committing
+            with begin_writing(self.engine) as connection:
+                if self.file is not None:
+                    self.file.require_same()
+                result = work(connection)
+                if self.file is not None:
+                    self.file.note_wiped(connection)
+                committing = True
+            return result
+
+        try:
+            return write_once()
+        except DBAPIError as error:
+            # A pooled connection may have died since its last use; no ping comes before each use, so this finds out.
+            if not error.connection_invalidated or (committing and not is_idempotent):
+                raise
+            return write_once()
+
+    def shorten_log(self) -> None:
+        """Truncate the write-ahead log of a SQLite file if it may still hold wiped content."""
+        if self.file is not None:
+            self.file.shorten_log(self.engine)

@@ -8,20 +8,17 @@ again, and a session that comes back with a backup is recognised as erased.
 
 import secrets
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from sqlalchemy import Column, Connection, MetaData, Table, Text, insert, inspect, select
-from sqlalchemy.exc import DBAPIError
 
 from perdure.store import schema
 from perdure.store.database import (
     Address,
-    SqliteFile,
+    Database,
     begin_writing,
-    connect,
     create_file,
     mark_wiped,
     translate_errors,
@@ -54,12 +51,7 @@ class KeyStore:
         if self.address.in_memory:
             raise StoreConfigError(f"{SETTING} is a database in memory, which keeps no keys; name a file or PostgreSQL")
         self.id = ""
-        self._engine = connect(self.address)
-        self._reading = self._engine
-        if not self.address.sqlite:
-            self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        named = self.address.file is not None and self.address.has_plain_file
-        self._file = SqliteFile(self.address.file) if self.address.file is not None and named else None
+        self._database = Database(self.address)
 
     def prepare(self, store: str, *, upgrade: bool) -> None:
         """Check that this is the key store of ``store``, an id; with ``upgrade`` make its tables.
@@ -68,13 +60,13 @@ class KeyStore:
             StoreUnavailableError: The database cannot be reached, or has no tables yet.
             StoreKeyError: It holds the keys of another store, or is a store itself.
         """
-        with self._translating():
+        with translate_errors(self.address, "key store"):
             file = self.address.file
-            if file is not None and upgrade and self._file is not None:
+            if file is not None and upgrade and self.address.has_plain_file:
                 create_file(file)
             if file is not None and not file.exists():
                 raise StoreUnavailableError(f"there is no key store at {file}; {_MADE_BY}")
-            with self._engine.connect() as connection:
+            with self._database.engine.connect() as connection:
                 tables = inspect(connection)
                 is_store, is_there = tables.has_table(schema.identity.name), tables.has_table(_about.name)
             if is_store:
@@ -84,7 +76,7 @@ class KeyStore:
                 if not upgrade:
                     raise StoreUnavailableError(f"the key store {self.address} has no tables yet; {_MADE_BY}")
                 self._make(store)
-            with self._engine.connect() as connection:
+            with self._database.engine.connect() as connection:
                 found = connection.execute(select(_about)).one()
         if found.store != store:
             msg = (
@@ -96,55 +88,28 @@ class KeyStore:
 
     def _make(self, store: str) -> None:
         if self.address.file is not None:
-            write_ahead(self._engine)
-        with begin_writing(self._engine) as connection:
+            write_ahead(self._database.engine)
+        with begin_writing(self._database.engine) as connection:
             lock_migrations(connection)
             _metadata.create_all(connection)
             if connection.execute(select(_about)).first() is None:
                 connection.execute(insert(_about), {"id": uuid.uuid4().hex, "store": store})
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Do work that only reads; once more if the connection has died since its last use."""
-
-        def reading() -> T:
-            with self._reading.connect() as connection:
-                return work(connection)
-
-        return self._twice(reading)
+        """Do work that only reads."""
+        with translate_errors(self.address, "key store"):
+            return self._database.read(work)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Do idempotent work in a transaction of its own; it may be done twice."""
-
-        def writing() -> T:
-            with begin_writing(self._engine) as connection:
-                if self._file is not None:
-                    self._file.require_same()
-                result = work(connection)
-                if self._file is not None:
-                    self._file.note_wiped(connection)
-            if self._file is not None:
-                self._file.shorten_log(self._engine)
-            return result
-
-        return self._twice(writing)
-
-    def _twice(self, work: Callable[[], T]) -> T:
-        with self._translating():
-            try:
-                return work()
-            except DBAPIError as error:
-                if not error.connection_invalidated:
-                    raise
-                return work()
-
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
         with translate_errors(self.address, "key store"):
-            yield
+            result = self._database.write(work, is_idempotent=True)
+            self._database.shorten_log()
+            return result
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self._database.engine.dispose()
 
 
 _MADE_BY = f"a worker with this {SETTING} sets it up when it starts, or 'perdure store migrate' does"

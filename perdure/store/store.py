@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from perdure.contracts.values import replace
 from perdure.store import (
@@ -48,14 +47,12 @@ from perdure.store.database import (
     POSTGRESQL_CONNECTIONS,
     SQLITE_READERS,
     Address,
-    SqliteFile,
-    begin_writing,
-    connect,
+    Database,
     translate_errors,
 )
 from perdure.store.doorbell import make_doorbell
 from perdure.store.errors import OtherStoreError, StoreKeyError
-from perdure.store.key_store import KeyStore
+from perdure.store.key_store import KeyStore, wipe_key
 from perdure.store.migrate import prepare
 from perdure.store.records import (
     Artifact,
@@ -71,10 +68,10 @@ from perdure.store.tool_calls import FinishedCall
 from perdure.store.vault import (
     GIVE_KEYS,
     Keyring,
+    OpenVault,
     Vault,
     check_keys,
     count_keys,
-    erase_key,
     key_id_of,
     open_vault,
     rewrap_slice,
@@ -140,9 +137,7 @@ class Store:
         self._observe = observe
         self._listen: Listen | None = None
         self._address = Address(url)
-        self._engine = connect(self._address)
-        self._file = SqliteFile(self._address.file) if self._address.file and self._address.has_plain_file else None
-        self._reading = self._engine
+        self._database = Database(self._address)
         if self._address.sqlite:
             # One thread writes, so writers of this process queue in order instead of polling for the file's lock.
             self._writers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="perdure-store-write")
@@ -150,8 +145,6 @@ class Store:
             if not self._address.in_memory:
                 self._readers = ThreadPoolExecutor(SQLITE_READERS, thread_name_prefix="perdure-store-read")
         else:
-            # A read is one statement, or reads rows that never change: it needs no transaction around it.
-            self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._writers = ThreadPoolExecutor(POSTGRESQL_CONNECTIONS, thread_name_prefix="perdure-store")
             self._readers = self._writers
         self.doorbell = make_doorbell(self._address, self.last_seqs, listen_url)
@@ -198,19 +191,19 @@ class Store:
         self._listen = listener
 
     def _prepare(self, *, upgrade: bool) -> None:
-        prepare(self._engine, self._address, upgrade=upgrade)
-        self._id = self._read_once(queries.store_id)
+        prepare(self._database.engine, self._address, upgrade=upgrade)
+        self._id = self._read(queries.store_id)
         if (apart := self.key_store) is not None:
             apart.prepare(self._id, upgrade=upgrade)
             apart.read(lambda connection: check_keys(connection, self._vault))
             if upgrade:
                 self._transaction(lambda connection: key_moves.choose_first_home(connection, apart))
-        self._read_once(lambda connection: key_moves.check_home(connection, apart))
-        self._read_once(lambda connection: check_keys(connection, self._vault))
-        if self._file is not None:
-            self._file.require_same()
-            if upgrade:
-                self._file.shorten_log(self._engine)
+        self._read(lambda connection: key_moves.check_home(connection, apart))
+        self._read(lambda connection: check_keys(connection, self._vault))
+        if self._database.file is not None:
+            self._database.file.require_same()
+        if upgrade:
+            self._database.shorten_log()
 
     @property
     def id(self) -> str:
@@ -248,7 +241,7 @@ class Store:
     def _shut_down(self) -> None:
         self._writers.shutdown()
         self._readers.shutdown()
-        self._engine.dispose()
+        self._database.engine.dispose()
         if self.key_store is not None:
             self.key_store.close()
 
@@ -286,58 +279,36 @@ class Store:
                 self._observe(operation, time.monotonic() - began)
 
     async def read(self, operation: str, work: Callable[[Connection], T]) -> T:
-        """Do work that only reads; once more if the connection has died since its last use."""
-
-        def reading() -> T:
-            try:
-                return self._read_once(work)
-            except DBAPIError as error:
-                if not error.connection_invalidated:
-                    raise
-                return self._read_once(work)
-
+        """Do work that only reads."""
         with self._measure(operation):
-            return await self._run_on(self._readers, reading)
+            return await self._run_on(self._readers, lambda: self._read(work))
 
-    def _read_once(self, work: Callable[[Connection], T]) -> T:
-        with self._reading.connect() as connection, self._vault.using(connection) as opened:
-            result = work(connection)
-            opened.keep()
-            return result
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        def reading(connection: Connection) -> T:
+            with self._vault.using(connection) as opened:
+                result = work(connection)
+                opened.keep()
+                return result
+
+        return self._database.read(reading)
 
     def _transaction(self, work: Callable[[Connection], T]) -> T:
-        committing = False
-
-        def once() -> T:
-            nonlocal committing
+        def writing(connection: Connection) -> tuple[T, OpenVault, list[Written], dict[str, int]]:
             written: list[Written] = []
             last: dict[str, int] = {}
-            with begin_writing(self._engine) as connection, self._vault.using(connection) as opened:
-                # Reset, because a pooled connection may have the entries of an aborted transaction.
-                connection.info.update({session_lock.WRITTEN: written, session_lock.LAST_SEQS: last})
-                if self._file is not None:
-                    self._file.require_same()
-                result = work(connection)
-                if self._file is not None:
-                    self._file.note_wiped(connection)
-                committing = True
-            opened.keep()
-            if written and self._listen is not None:
-                self._listen(written)
-            if last:
-                self.doorbell.ring(last)
-            if self._file is not None:
-                self._file.shorten_log(self._engine)
-            return result
+            # Reset, because a pooled connection may have the entries of an aborted transaction.
+            connection.info.update({session_lock.WRITTEN: written, session_lock.LAST_SEQS: last})
+            with self._vault.using(connection) as opened:
+                return work(connection), opened, written, last
 
-        try:
-            return once()
-        except DBAPIError as error:
-            # A pooled connection may have died since its last use; no ping comes before each use, so this finds out.
-            # If the commit itself was cut off, nobody knows whether it took effect: the caller decides.
-            if committing or not error.connection_invalidated:
-                raise
-            return once()
+        result, opened, written, last = self._database.write(writing)
+        opened.keep()
+        if written and self._listen is not None:
+            self._listen(written)
+        if last:
+            self.doorbell.ring(last)
+        self._database.shorten_log()
+        return result
 
     @property
     def encrypts(self) -> bool:
@@ -493,8 +464,8 @@ class Store:
         return found
 
     async def _erase_key(self, holder: str) -> None:
-        if self.key_store is not None:
-            await self.read("erase_key", lambda _: erase_key(self._vault, holder))
+        if (apart := self.key_store) is not None:
+            await self.read("erase_key", lambda _: apart.write(lambda keys: wipe_key(keys, holder)))
 
     erase_slice = _writing_method_of(erase.erase_slice)
     tombstone = _reads(tombstones.find_tombstone, name="tombstone")

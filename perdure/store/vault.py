@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Executable, Row, bindparam, func, literal, se
 from perdure.contracts.errors import DecryptionError, UnknownKeyError
 from perdure.store import schema
 from perdure.store.errors import SessionErasedError, StoreKeyError
-from perdure.store.key_store import SETTING, KeyStore, wipe_key
+from perdure.store.key_store import SETTING, KeyStore
 from perdure.store.sealing import SEAL, Content, current_sealer, sealing_with
 
 if TYPE_CHECKING:
@@ -373,12 +373,6 @@ def rewrap_slice(connection: Connection, vault: Vault) -> int:
     if changed:
         connection.execute(_REWRAP, changed)
     return len(changed)
-
-
-def erase_key(vault: Vault, holder: str) -> None:
-    """Wipe a key in the key store, if there is one. Safe to repeat."""
-    if vault.key_store is not None:
-        vault.key_store.write(lambda apart: wipe_key(apart, holder))
 
 
 def insert_keys(connection: Connection, *rows: dict[str, Any]) -> None:

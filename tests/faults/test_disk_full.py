@@ -31,9 +31,9 @@ class Disk:
 def disk(house: House) -> Iterator[Disk]:
     """The disk of the house's store."""
     limited = Disk()
-    event.listen(house.store._engine, "checkout", limited.limit)
+    event.listen(house.store._database.engine, "checkout", limited.limit)
     yield limited
-    event.remove(house.store._engine, "checkout", limited.limit)
+    event.remove(house.store._database.engine, "checkout", limited.limit)
 
 
 async def test_an_answer_that_finds_the_disk_full_is_kept_until_there_is_space(house: House, disk: Disk) -> None:

@@ -216,9 +216,9 @@ async def test_a_claim_costs_no_statement_more(url: str) -> None:
             def note(_: object, __: object, statement: str, *___: object, counted: list[str] = counted) -> None:
                 counted.append(statement)
 
-            event.listen(store._engine, "before_cursor_execute", note)
+            event.listen(store._database.engine, "before_cursor_execute", note)
             await open_turn(store, session=session, request_id="r2")
-            event.remove(store._engine, "before_cursor_execute", note)
+            event.remove(store._database.engine, "before_cursor_execute", note)
             assert sum("identity" in statement for statement in counted) == 1, counted
             assert sum("blocks" in statement for statement in counted) == 1
             assert all("identity" in statement for statement in counted if "blocks" in statement)

@@ -124,7 +124,7 @@ async def test_a_follower_is_told_when_the_store_is_away(store: Store, monkeypat
     """It reads then, and says so itself."""
     monkeypatch.setattr(doorbell, "LOOK_EVERY", timedelta(milliseconds=50))
     with store.doorbell.follow(SESSION) as bell:
-        store._engine.dispose()
+        store._database.engine.dispose()
         monkeypatch.setattr(store, "_readers", None)
         monkeypatch.setattr(store.doorbell, "_read_last", _away)
         assert await bell.wait(bell.rung, LONG)

@@ -35,7 +35,7 @@ async def test_nothing_is_prepared_on_the_server_unless_the_address_asks_for_it(
         await open_turn(store)
         for _ in range(8):
             await store.session(SESSION)
-        with store._reading.connect() as connection:
+        with store._database.reading.connect() as connection:
             prepared = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
     assert (prepared > 0) is (threshold is not None)
 
@@ -43,7 +43,7 @@ async def test_nothing_is_prepared_on_the_server_unless_the_address_asks_for_it(
 async def test_the_options_of_the_address_reach_the_connection(postgresql_url: str) -> None:
     url = with_options(postgresql_url, application_name="billing", sslmode="prefer", connect_timeout="7")
     async with await Store.open(url, upgrade=True) as store:
-        with store._reading.connect() as connection:
+        with store._database.reading.connect() as connection:
             assert connection.exec_driver_sql("SHOW application_name").scalar_one() == "billing"
             assert connection.connection.driver_connection.info.get_parameters()["connect_timeout"] == "7"  # type: ignore[union-attr]
 

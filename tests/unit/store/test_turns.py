@@ -39,7 +39,7 @@ async def test_the_first_turn_of_a_session_is_number_one_and_holds_the_prompt(st
 
 async def test_opening_a_turn_sends_no_statement_twice(store: Store) -> None:
     sent: list[str] = []
-    event.listen(store._engine, "before_cursor_execute", lambda *about: sent.append(about[2]))
+    event.listen(store._database.engine, "before_cursor_execute", lambda *about: sent.append(about[2]))
     for request_id in ("r1", "r2"):  # a new session, and one that has a turn
         sent.clear()
         await store.session_before(opening(request_id=request_id))
