@@ -37,13 +37,11 @@ from perdure.store.tool_calls import OpenCalls, read_results, take_over_calls
 _T, _S = schema.turns, schema.steps
 _OF_SESSION = _T.c.session == bindparam("session")
 _NUMBER = select(func.max(_T.c.turn)).where(_OF_SESSION).correlate(None).scalar_subquery()
-_LAST = select(_T).where(_OF_SESSION, _T.c.turn == _NUMBER)
-_LAST_AND_BEGUN = (
-    select(_T)
-    .where(_OF_SESSION, (_T.c.turn == _NUMBER) | (_T.c.request_id == bindparam("request_id")))
-    .order_by(_T.c.turn.desc())
-)
-"""The session's last turn, and the turn of the request if that is another one."""
+_IS_LAST = _OF_SESSION & (_T.c.turn == _NUMBER)
+_IS_BEGUN = _OF_SESSION & (_T.c.request_id == bindparam("request_id"))
+_LAST = select(_T).where(_IS_LAST)
+_LAST_AND_BEGUN = select(_T).where(_IS_LAST | _IS_BEGUN).order_by(_T.c.turn.desc())
+"""The session's last turn, and the turn of the request if that is another one; SQLite finds each by its index."""
 
 _INSERT = insert(_T)
 _PROMPT_STEP = select(_S.c.id).where(
