@@ -170,8 +170,8 @@ else:
         return dataclasses.replace(cast("Any", value), **changes)
 
 
-_STEERING = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that JSON leaves as they are and a terminal obeys."""
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys; JSON escapes those below a space itself."""
 
 _CHOSEN = frozenset({"literal_error", "string_pattern_mismatch"})
 """Kinds of mistakes whose text is shown: a word that the author chose. Other texts may be credentials."""
@@ -350,9 +350,6 @@ def replace_surrogates(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
-
-
-_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def _check_plain_text(text: str) -> str:
