@@ -6,42 +6,44 @@ import { between, clock, count, duration, line, money, moment, plural, pretty, r
 
 const WINDOW = 120;
 
-/** The last blocks, with earlier ones on demand; a link to `#seq-123` widens the window to that block. */
+/** Where the block stands to which the address leads, by `#seq-123` or `#step-TURN/STEP`; -1 if it leads to none. */
+function linkedBlock(blocks, link) {
+  const found = /^#(?:seq-(\d+)|step-(\d+)\/(\d+))$/.exec(link);
+  if (!found) return -1;
+  const [seq, turn, step] = found.slice(1).map(Number);
+  return blocks.findIndex((block) => (found[1] ? block.seq >= seq : block.turn === turn && block.step >= step));
+}
+
+/** The last blocks, with earlier ones on demand; the block to which the address leads stays among them. */
 export function Transcript({ state, now, session, may, place }) {
   const [shown, setShown] = useState(WINDOW);
+  const [link, setLink] = useState(location.hash);
   const [thinking, setThinking] = useState(null);
   const blocks = state.blocks;
-  const first = Math.max(blocks.length - shown, 0);
-  const wanted = useRef("");
-  const reach = () => {
-    const found = /^#(?:seq-(\d+)|step-(\d+)\/(\d+))$/.exec(location.hash);
-    if (!found) return;
-    const at = blocks.findIndex((block) => (found[1] ? block.seq >= Number(found[1]) : block.turn === Number(found[2]) && block.step >= Number(found[3])));
-    if (at < 0 || wanted.current === location.hash) return;
-    if (at < first) setShown(blocks.length - at + 20);
-    else {
-      wanted.current = location.hash;
-      const target = document.getElementById(location.hash.slice(1)) ?? document.getElementById(`seq-${blocks[at].seq}`);
-      target?.scrollIntoView({ block: "start" });
-      target?.focus({ preventScroll: true });
-    }
-  };
-  useLayoutEffect(reach);
-  useEffect(() => {
-    const again = () => {
-      wanted.current = "";
-      setShown((was) => was); // look again
-      reach();
-    };
-    addEventListener("hashchange", again);
-    return () => removeEventListener("hashchange", again);
+  const linked = linkedBlock(blocks, link);
+  const first = Math.max(Math.min(blocks.length - shown, linked < 0 ? blocks.length : linked - 20), 0);
+  const reached = useRef("");
+  useLayoutEffect(() => {
+    if (linked < 0 || reached.current === link) return;
+    reached.current = link;
+    const target = document.getElementById(link.slice(1)) ?? document.getElementById(`seq-${blocks[linked].seq}`);
+    target?.scrollIntoView({ block: "start" });
+    target?.focus({ preventScroll: true });
   });
+  useEffect(() => {
+    const follow = () => {
+      reached.current = "";
+      setLink(location.hash);
+    };
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
   const think = async () => setThinking(await thoughts(session));
   return html`<section class="card transcript" aria-labelledby="transcript-title">
     <header class="row"><h2 id="transcript-title">Transcript</h2><span class="quiet grow">${plural(blocks.length, "block")}</span>
       ${thinking === null ? html`<button type="button" class="button small" onClick=${think}>Load the model's thinking</button>` : html`<small class="quiet">${plural(Object.keys(thinking).length, "step")} with thinking</small>`}
       <a class="button small" href="#latest">Latest</a></header>
-    ${first > 0 ? html`<button type="button" class="button wide" onClick=${() => setShown(shown + WINDOW)}>Show ${Math.min(WINDOW, first)} earlier of ${count(first)}</button>` : null}
+    ${first > 0 ? html`<button type="button" class="button wide" onClick=${() => setShown(blocks.length - first + WINDOW)}>Show ${Math.min(WINDOW, first)} earlier of ${count(first)}</button>` : null}
     <div class="blocks">${blocks.slice(first).map((block) => html`<${Block} key=${block.seq + block.kind} block=${block} state=${state} now=${now} session=${session} may=${may} place=${place} thoughts=${thinking?.[`${block.turn}/${block.step}`]} />`)}
       <${Live} live=${state.live} /></div>
     <div id="latest" tabindex="-1"></div>
