@@ -21,7 +21,7 @@ from perdure.engine.world import Action
 from tests.unit.engine import invariants, ledgers, waiting
 from tests.unit.engine.simulation import Played, play
 
-pytestmark = pytest.mark.timeout(300)  # ten seconds of work, which a busy machine may make minutes
+pytestmark = pytest.mark.timeout(1200)  # half a minute of work, at the lowest priority in a whole run
 
 CASES = 2_500
 CHOICES = 400
@@ -78,8 +78,11 @@ LONG: dict[str, Any] = {
 }
 
 
+STATE = TypeAdapter(TurnState)
+
+
 def size_of(state: TurnState) -> int:
-    return len(TypeAdapter(TurnState).dump_json(state))
+    return len(STATE.dump_json(state))
 
 
 def test_the_state_of_a_turn_does_not_grow_with_its_steps() -> None:
