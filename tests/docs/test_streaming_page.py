@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Agent
-from perdure.contracts.deltas import Delta
+from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.testing import Script, ScriptedProvider, say
-from tests.house import House, eventually
+from tests.house import WAIT_SECONDS, House
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
 (BLOCK,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -24,6 +24,14 @@ async def test_the_screen_of_the_page_shows_the_text_as_it_comes_and_the_stored_
     """S-15."""
     names: dict[str, Any] = {}
     exec(BLOCK, names)
+    shown = asyncio.Event()
+
+    class Watched(LiveAnswer):
+        def add(self, delta: Delta) -> bool:
+            shown.set()
+            return super().add(delta)
+
+    names["LiveAnswer"] = Watched
     agent = Agent(name="tester", model="openai/scripted", stream="always")
     async with ScriptedProvider(Script(replies=(say(TEXT),))) as provider, house.worker(agent):
         house.use(provider)
@@ -31,13 +39,8 @@ async def test_the_screen_of_the_page_shows_the_text_as_it_comes_and_the_stored_
         handle = await house.start()
         await provider.wait_for_held_streams()
         showing = asyncio.create_task(names["show"](house.client, house.session))
-        feeds = (await house.client.store()).live._feeds
-
-        async def follows() -> bool:
-            return house.session in feeds and feeds[house.session].place > (1, 1, 0, 0)
-
-        await eventually(follows)
-        await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_SECONDS):
+            await shown.wait()
         await provider.release_streams()
         await handle.result()
         screen = await showing

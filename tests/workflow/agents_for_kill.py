@@ -49,9 +49,9 @@ brief = Agent(
     name="brief",
     model="openai/scripted",
     retry=RetryPolicy(
-        max_retries=4, base=timedelta(milliseconds=10), jitter=timedelta(0), max_time=timedelta(seconds=0.75)
+        max_retries=4, base=timedelta(milliseconds=10), jitter=timedelta(0), max_time=timedelta(seconds=3)
     ),
 )
-"""Gives up soon: an outage of a second is longer than all that it may wait."""
+"""Gives up soon: an outage of six seconds is longer than all that it may wait."""
 
 patient = Agent(name="patient", model="openai/scripted", retry=RetryPolicy())

@@ -73,11 +73,11 @@ async def test_a_call_that_is_lost_less_often_goes_on(house: House) -> None:
 async def test_a_call_that_is_lost_while_it_waits_for_its_turn_is_not_what_ends_workers(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-80: it has not begun; one loss of a call that has would end the turn here."""
-    monkeypatch.setattr(heartbeat, "MOST_LOST", 1)
+    """S-80: it has not begun; two losses of one that has would end the turn; a busy machine makes one."""
+    monkeypatch.setattr(heartbeat, "MOST_LOST", 2)
 
     def model(request: ChatRequest) -> Reply:
-        closed = faults.status(429, headers={"retry-after": "9"})
+        closed = faults.status(429, headers={"retry-after": "12"})
         return say("fine").after(closed) if "first" in str(request.messages) else say("fine")
 
     async with ScriptedProvider(model) as provider, house.worker(agent(), runner=UnsandboxedWorkflowRunner()):
@@ -89,7 +89,7 @@ async def test_a_call_that_is_lost_while_it_waits_for_its_turn_is_not_what_ends_
     assert (result["stop_reason"], result["output"]) == ("finished", "fine")
     lost = await house.temporal.get_workflow_handle(house.session).fetch_history()
     attempts = [event.activity_task_started_event_attributes.attempt for event in lost.events]
-    assert max(attempts) > 2
+    assert max(attempts) > 3
 
 
 @pytest.mark.usefixtures("silent")

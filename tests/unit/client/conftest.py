@@ -234,6 +234,7 @@ async def worker(client: Client) -> AsyncIterator[Worker]:
         workflows=[StandIn],
         activities=[books.open_turn, books.commit_turn],
         workflow_runner=UnsandboxedWorkflowRunner(),
+        debug_mode=True,  # busy is not stuck
     )
     async with running:
         yield running
@@ -252,6 +253,7 @@ async def worker_with_another_store(client: Client, tmp_path: Path) -> AsyncIter
         workflows=[StandIn],
         activities=[books.open_turn, books.commit_turn],
         workflow_runner=UnsandboxedWorkflowRunner(),
+        debug_mode=True,  # busy is not stuck
     ):
         yield client
     await store.close()
