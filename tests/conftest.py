@@ -3,7 +3,6 @@
 Fixtures import what they need themselves: a worker's libraries take five seconds, and most tests need none of them.
 """
 
-import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from tests.house import House
     from tests.memory import Run
 
-pytest_plugins = ["tests.plugins.no_skips", "perdure.testing.pytest_plugin"]
+pytest_plugins = ["tests.plugins.no_skips", "tests.plugins.lanes", "perdure.testing.pytest_plugin"]
 
 TESTS = Path(__file__).parent
 
@@ -40,15 +39,6 @@ LONGEST = (
 
 QUICK = {"contract", "replay", "unit"}
 """Folders whose files take seconds: they come last, for the same reason."""
-
-MOST_PROCESSES = 8
-"""Each has a Temporal server, and workers forked from a process of its own: up to 1.5 GB."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """A process for each core: with more, workers starve at times until Temporal counts them as lost."""
-    return min(max(os.cpu_count() or 1, 2), MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
