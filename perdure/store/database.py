@@ -1,6 +1,7 @@
 """Connections to databases: addresses, engines, transactions, the translation of failures, and the SQLite file."""
 
 import os
+import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -32,6 +33,9 @@ BUSY_TIMEOUT = timedelta(seconds=5)
 
 POSTGRESQL_CONNECTIONS = 8
 """Connections to PostgreSQL that one store holds, and threads that use them."""
+
+OLDEST_SQLITE = (3, 35, 0)
+"""The first that knows RETURNING, by its release notes of 12 March 2021."""
 
 SQLITE_READERS = 3
 """Threads that read SQLite beside the one that writes."""
@@ -122,10 +126,17 @@ def connect(address: Address) -> Engine:
     """An engine for the address; nothing is opened yet.
 
     Raises:
-        StoreConfigError: The driver is not installed, or the address has an option that it does not take.
+        StoreConfigError: The driver is not installed or too old, or the address has an option that it does not take.
     """
     if not address.sqlite:
         return _postgresql(address)
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        needed = ".".join(map(str, OLDEST_SQLITE))
+        msg = (
+            f"the store {address} needs SQLite {needed} or newer, and this Python has {sqlite3.sqlite_version}; "
+            "run perdure with another Python, or set PERDURE_STORE_URL to postgresql://…"
+        )
+        raise StoreConfigError(msg)
     # With None, perdure begins transactions itself: the driver would begin them too late, and only before writes.
     arguments: dict[str, object] = {"isolation_level": None, "check_same_thread": False}
     if "timeout" not in address.url.query:

@@ -1,6 +1,7 @@
 """Opening a store: its schema, and what is said when it cannot be opened."""
 
 import asyncio
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, create_engine, text
 
 from perdure.store import Store, StoreError, StoreUnavailableError, StoreVersionError
 from perdure.store.database import Address
+from perdure.store.errors import StoreConfigError
 from perdure.store.migrate import MIGRATIONS
 from perdure.store.schema import (
     IS_RETRY,
@@ -177,6 +179,15 @@ async def test_an_address_of_another_kind_is_refused_without_the_password(url: s
         await Store.open(url)
 
     assert PASSWORD not in str(raised.value)
+
+
+async def test_a_sqlite_without_what_the_store_needs_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    with pytest.raises(StoreConfigError, match=r"needs SQLite 3\.35\.0 or newer, and this Python has"):
+        await Store.open(f"sqlite:///{tmp_path / 'store.db'}", upgrade=True)
+    assert not list(tmp_path.iterdir())
 
 
 async def test_a_store_in_memory_lives_as_long_as_it_is_open() -> None:
