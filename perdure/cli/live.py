@@ -46,6 +46,7 @@ from perdure.contracts.values import to_json_line
 from perdure.store import StoreError, StoreUnavailableError
 
 Item = TypeVar("Item")
+Verb = TypeVar("Verb", bound=Callable[..., object])
 
 SECOND_PRESS = timedelta(seconds=3)
 """A second Ctrl+C within this time quits at once."""
@@ -168,6 +169,17 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], tones: Sequ
 def print_json(value: object) -> None:
     """Print one JSON object as one line; what steers a terminal and is left as it is by JSON is escaped."""
     click.echo(to_json_line(value.model_dump(mode="json") if isinstance(value, BaseModel) else value))
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
+"""The option of a verb that lists."""
+
+
+def list_limit(text: str) -> Callable[[Verb], Verb]:
+    """The option ``--limit`` of a verb that lists, with this help: 50 unless told, 1,000 at most."""
+    return click.option(
+        "--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N", help=text
+    )
 
 
 def print_list(

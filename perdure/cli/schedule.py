@@ -8,7 +8,7 @@ import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import MistakeError
-from perdure.cli.live import print_json, print_list
+from perdure.cli.live import as_json, list_limit, print_json, print_list
 from perdure.cli.render import clean, duration
 from perdure.contracts.schedules import Schedule, ScheduleRun
 from perdure.contracts.turns import WhenBusy
@@ -22,7 +22,6 @@ def schedule_command() -> None:
     """Manage schedules: turns that the clock starts, in a new session each time or in an existing one."""
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
 schedule_argument = click.argument("schedule", metavar="ID")
 tenant = click.option("--tenant", default="", metavar="T", help="Tenant of the schedule. [default: none]")
 
@@ -173,14 +172,7 @@ def remove_command(*, schedule: str, tenant: str) -> None:
 
 @schedule_command.command("runs")
 @schedule_argument
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1, max=1_000),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Most runs to list.",
-)
+@list_limit("Most runs to list.")
 @tenant
 @as_json
 def runs_command(*, schedule: str, limit: int, tenant: str, as_json: bool) -> None:

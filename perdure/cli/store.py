@@ -7,7 +7,7 @@ import click
 
 from perdure.cli.connection import with_client, with_store
 from perdure.cli.errors import ExitCode, MistakeError
-from perdure.cli.live import print_json
+from perdure.cli.live import list_limit, print_json
 from perdure.client import Client
 from perdure.client.retention import find_interval, schedule_sweeps, sweep_now
 from perdure.contracts.retention import Retention, Swept, read_duration
@@ -142,7 +142,7 @@ def keys_command(*, to: Literal["key-store", "store"] | None, as_json: bool) -> 
 
 
 @store_command.command("tombstones")
-@click.option("--limit", default=50, type=click.IntRange(1, 1000), show_default=True, metavar="N", help="Most to list.")
+@list_limit("Most to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
 def tombstones_command(*, limit: int, as_json: bool) -> None:
     """List the erased sessions, the newest first: when, by whom and why, with a hash of the erased data (--json)."""

@@ -9,7 +9,7 @@ import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import CliError, ExitCode
-from perdure.cli.live import print_json, print_list
+from perdure.cli.live import as_json, list_limit, print_json, print_list
 from perdure.cli.render import clean, duration
 from perdure.contracts.webhooks import Delivery, NewWebhook, Webhook, WebhookEvent
 
@@ -23,7 +23,6 @@ def webhooks_command() -> None:
     """
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
 webhook_argument = click.argument("webhook", metavar="ID")
 
 
@@ -118,14 +117,7 @@ def test_command(*, webhook: str, as_json: bool) -> None:
 @click.option(
     "--state", type=click.Choice(["delivering", "delivered", "failed"]), help="Only deliveries in this state."
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1, max=1_000),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Most deliveries to list.",
-)
+@list_limit("Most deliveries to list.")
 @as_json
 def deliveries_command(*, webhook: str, state: str | None, limit: int, as_json: bool) -> None:
     """List the deliveries of webhook ID, the newest first, as long as Temporal keeps them."""

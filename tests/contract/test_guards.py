@@ -155,5 +155,7 @@ def calls_without_retry(text: str) -> list[int]:
 def test_every_raw_call_of_the_server_says_whether_it_is_repeated() -> None:
     """The SDK does not by default, and a server that closes its connections by their age cancels what runs on them."""
     assert calls_without_retry("await temporal.workflow_service.reset(request)") == [1]
-    found = {str(path): calls_without_retry((ROOT / path).read_text("utf-8")) for path in sources(*PACKAGES, "tests")}
+    texts = {str(path): (ROOT / path).read_text("utf-8") for path in sources(*PACKAGES, "tests")}
+    found = {path: calls_without_retry(text) for path, text in texts.items() if "_service." in text}
+    assert found
     assert not {path: lines for path, lines in found.items() if lines}
