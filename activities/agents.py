@@ -13,7 +13,7 @@ from typing import Any
 from temporalio import activity
 
 from perdure.activities.errors import permanent, runtime_error
-from perdure.activities.failures import redact
+from perdure.activities.failures import redact_and_cut
 from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.tool_runner import Bodies, CallContext, wait_within
 from perdure.agents import skills
@@ -172,7 +172,7 @@ class Instructions:
             message = f"the instructions of agent {definition.name!r} {error}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
         except Exception as error:  # noqa: BLE001 - the edge: it is the author's code
-            said = redact(str(error), self._secrets)[:ERROR_CHARACTERS] or "no message"
+            said = redact_and_cut(str(error), self._secrets)[:ERROR_CHARACTERS] or "no message"
             message = f"the instructions of agent {definition.name!r} could not be made: {type(error).__name__}: {said}"
             activity.logger.warning("%s", message, exc_info=True)
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None

@@ -204,7 +204,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     no_reply = not headers and (carrier is not None or _NO_REPLY.intersection(causes))
     said = carrier or error
     status = None if no_reply else _status_of(chain, reply)
-    words = redact(_words_of(said, chain, reply if carrier is None else None), secrets)
+    words = redact_and_cut(_words_of(said, chain, reply if carrier is None else None), secrets)
     return FailureFacts(
         status=status,
         retry_after_seconds=parse_retry_after(headers, now),
@@ -218,7 +218,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     )
 
 
-def redact(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_TEXT) -> str:
+def redact_and_cut(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_TEXT) -> str:
     """The text without secrets, cut after ``longest`` characters."""
     return redact_text(replace_surrogates(text[:longest]), secrets)
 

@@ -4,7 +4,8 @@ A failed call is judged: it is sent again after a wait, told to the model, or en
 
 Safe to run twice: the answer is stored under the key of its input before it is returned. A second attempt that finds it
 there does not call the model again. Likewise a failure that ends the call is recorded before it is raised, and a second
-attempt raises it again.
+attempt raises it again. An answer whose worker dies before it is stored is lost: the next attempt buys another one, and
+no event has the cost of the first.
 """
 
 import logging

@@ -16,7 +16,7 @@ from temporalio import activity
 
 from perdure.activities.agents import Definitions, TurnContexts
 from perdure.activities.errors import cause_of, error_of_missing_version, permanent
-from perdure.activities.failures import redact
+from perdure.activities.failures import redact_and_cut
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.tool_output import call_key
@@ -306,7 +306,7 @@ class HooksActivity:
             returned = await self._run(request, hook, event)
             return self._reaction(hook, returned), None
         except Exception as error:  # noqa: BLE001 - the edge: whatever a hook raises becomes a reason code
-            text = redact(str(error), frozenset(self._secrets))[:ERROR_CHARACTERS] or "no message"
+            text = redact_and_cut(str(error), frozenset(self._secrets))[:ERROR_CHARACTERS] or "no message"
             message = f"hook {hook.name}, {event.type}: {type(error).__name__}: {text}"
             kind = type(error).__name__
             code = ReasonCode.RUNTIME_HOOK_FAILED

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from temporalio import activity
 
 from perdure.activities.agents import TurnContexts
-from perdure.activities.failures import redact
+from perdure.activities.failures import redact_and_cut
 from perdure.activities.heartbeat import note_held
 from perdure.activities.recordings import CallRecording
 from perdure.activities.store_access import write_until_stored
@@ -333,7 +333,7 @@ class Claims:
         return effect
 
     def _mask(self, text: str, unspoken: Hidden) -> str:
-        return redact(text, self._secrets | unspoken.named | unspoken.guessed)[:ERROR_CHARACTERS]
+        return redact_and_cut(text, self._secrets | unspoken.named | unspoken.guessed)[:ERROR_CHARACTERS]
 
 
 def _join_sentences(*parts: str) -> str:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from perdure.activities.failures import LONGEST_RAW_TEXT, redact
+from perdure.activities.failures import LONGEST_RAW_TEXT, redact_and_cut
 from perdure.activities.mcp.failures import McpError, shorten, with_last_lines
 from perdure.activities.store_access import write_until_stored
 from perdure.agents.builtin_tools import read_output
@@ -34,7 +34,7 @@ from perdure.llm.tool_output import (
     output_id,
     parts_of,
 )
-from perdure.security.redaction import SHORTEST_SECRET, spellings, without_known
+from perdure.security.redaction import SHORTEST_PART, spellings, without_known
 from perdure.store import Artifact, NotFoundError, Store
 from perdure.store.records import BASE64
 
@@ -163,7 +163,7 @@ def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
 
     Short secrets are left, because their bytes may occur by chance.
     """
-    texts = {text for secret in secrets if len(secret) >= SHORTEST_SECRET for text in spellings(secret)}
+    texts = {text for secret in secrets if len(secret) >= SHORTEST_PART for text in spellings(secret)}
     written = {text.encode(encoding, errors="replace") for text in texts for encoding in _ENCODINGS}
     for name in sorted(written, key=lambda text: (-len(text), text)):
         data = data.replace(name, b"*" * len(name))
@@ -266,7 +266,7 @@ def outcome(message: ToolMessage) -> ToolOutcome:
 
 def stop_request(reason: str | None, secrets: "frozenset[str]") -> str | None:
     """Why a tool asked the turn to end, as people read it; None if it did not."""
-    return None if reason is None else redact(" ".join(reason.split()), secrets)[:STOP_CHARACTERS]
+    return None if reason is None else redact_and_cut(" ".join(reason.split()), secrets)[:STOP_CHARACTERS]
 
 
 _OURS = (InvalidInputError, InvalidOutputError, McpError, NotApprovedError, ToolTimeoutError, ToolUnavailableError)
@@ -281,7 +281,7 @@ def is_caught(declaration: ToolDeclaration, error: Exception) -> bool:
 
 def error_detail(declaration: ToolDeclaration, error: Exception, secrets: "frozenset[str]") -> ErrorDetail:
     """The facts of a body's exception: reason code, class, redacted text."""
-    text = shorten(redact(str(error), secrets), ERROR_CHARACTERS) or "no message"
+    text = shorten(redact_and_cut(str(error), secrets), ERROR_CHARACTERS) or "no message"
     kind = type(error).__name__
     exception = None if isinstance(error, _OURS) else code_of_kind(kind)
     return ErrorDetail(code=_code(error), title=declaration.name, message=text, type=kind, exception=exception)
@@ -299,13 +299,13 @@ def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
     for _ in range(last + 1):
         own = own.tb_next if own is not None else None
     lines = traceback.format_exception(type(error), error, own or error.__traceback__)
-    text = redact("".join(lines)[-LONGEST_RAW_TEXT:], secrets).rstrip()
+    text = redact_and_cut("".join(lines)[-LONGEST_RAW_TEXT:], secrets).rstrip()
     return text if len(text) <= TRACEBACK_CHARACTERS else f"…{text[1 - TRACEBACK_CHARACTERS :]}"
 
 
 def text_of_exception(error: Exception, secrets: "frozenset[str]") -> str:
     """The exception's text for the model; that of an MCP server keeps all last lines of its standard error."""
-    text = redact(str(error), secrets)
+    text = redact_and_cut(str(error), secrets)
     return with_last_lines(text, ERROR_CHARACTERS) if isinstance(error, McpError) else text[:ERROR_CHARACTERS]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from temporalio import activity
 
-from perdure.activities.failures import redact
+from perdure.activities.failures import redact_and_cut
 from perdure.activities.heartbeat import reporter
 from perdure.activities.tool_output import call_event
 from perdure.agents.context import InvalidInputError, ToolContext
@@ -307,7 +307,7 @@ class Progress:
 
     def _read(self, report: Report) -> ToolProgress | None:
         progress, total, message = report
-        text = redact(" ".join(str(message)[:LONGEST_READ].split()), self._secrets)[:MESSAGE_CHARACTERS]
+        text = redact_and_cut(" ".join(str(message)[:LONGEST_READ].split()), self._secrets)[:MESSAGE_CHARACTERS]
         try:
             return ToolProgress(
                 call_id=self._call.call_id, tool=self._tool, progress=progress, total=total, message=text

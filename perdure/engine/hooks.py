@@ -80,8 +80,9 @@ def with_answer(state: TurnState, action: Generate, answer: Generation) -> TurnS
 def arrive(state: TurnState, at: Boundary, answer: Generation | None = None) -> Arrival:
     """Come to a boundary; ``answer`` is the model's, at the boundary ``generation`` only.
 
-    At ``generation`` and ``step`` each event that the engine sees is looked for; at any other boundary all of its
-    events have happened. What hooks receive at the next ``step`` they receive at the ``end`` if there is none.
+    At ``step`` an event for rules has happened if ``_see`` finds it. At ``generation`` a failure that the model is told
+    of is no ``generation_end``, and a good answer no ``generation_error``. Everywhere else all events of ``EVENTS_AT``
+    have happened. What hooks receive at the next ``step`` they receive at the ``end`` if there is none.
     """
     known, events = state.hooks, EVENTS_AT[at]
     if at == "step":

@@ -31,7 +31,7 @@ CODES: dict[str, ReasonCode] = {
     "patches": ReasonCode.BUDGET_PATCHES,
     "depth": ReasonCode.BUDGET_DEPTH,
 }
-"""The reason code of each dimension, in the order in which they are checked."""
+"""The reason code of each dimension, in the order of warnings, and of checks before a single call."""
 
 DIGITS_OF_MONEY = 4
 """Significant digits of an amount in a text."""

@@ -6,7 +6,7 @@ longest secret, and mostly nothing.
 
 from collections.abc import Collection
 
-from perdure.security.redaction import SHORTEST_SECRET, SHORTEST_WORD, spellings, without_known
+from perdure.security.redaction import SHORTEST_PART, SHORTEST_WORD, spellings, without_known
 
 _HALF = range(0xD800, 0xDC00)
 """High surrogates: first halves of characters that two pieces may share."""
@@ -24,7 +24,7 @@ class HeldText:
         self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_WORD)
         self._by_first: dict[str, list[str]] = {}
         for secret in self._secrets:
-            for spelling in spellings(secret) if len(secret) >= SHORTEST_SECRET else (secret,):
+            for spelling in spellings(secret) if len(secret) >= SHORTEST_PART else (secret,):
                 self._by_first.setdefault(spelling[0], []).append(spelling)
         self._longest = max((len(part) for parts in self._by_first.values() for part in parts), default=0)
         self._before = ""  # the last character that is settled: what follows may be part of its word

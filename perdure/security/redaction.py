@@ -18,7 +18,7 @@ from perdure.contracts.values import JsonValue
 from perdure.security import credentials
 from perdure.security.credentials import MASK
 
-SHORTEST_SECRET = 8
+SHORTEST_PART = 8
 """Characters below which a secret is masked only as a whole word, since it would match everywhere."""
 
 SHORTEST_WORD = 3
@@ -44,7 +44,7 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
 def without_known(text: str, secrets: Collection[str]) -> str:
     """The text without known secrets, also in the spellings of JSON, Python and URLs, and otherwise unchanged."""
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= SHORTEST_SECRET:
+        if len(secret) >= SHORTEST_PART:
             for spelling in spellings(secret):
                 text = text.replace(spelling, MASK)
         elif len(secret) >= SHORTEST_WORD and secret in text:
@@ -98,9 +98,9 @@ def hidden_values_of(arguments: dict[str, JsonValue], names: Collection[str] = (
 def without_hidden(text: str, hidden: Hidden, secrets: Collection[str] = ()) -> str:
     """A tool's result without known secrets and without ``hidden.named``; the model reads the rest unchanged.
 
-    Named values shorter than ``SHORTEST_SECRET`` stay: they may be ordinary words.
+    Named values shorter than ``SHORTEST_PART`` stay: they may be ordinary words.
     """
-    return without_known(text, [*secrets, *(value for value in hidden.named if len(value) >= SHORTEST_SECRET)])
+    return without_known(text, [*secrets, *(value for value in hidden.named if len(value) >= SHORTEST_PART)])
 
 
 class _Masking:
