@@ -271,7 +271,7 @@ class Attempts:
         """
         facts, policy = error.facts, definition.retry
         before = await self.load_retries(request, error.paid)
-        counted = before[-1].counted_seconds + before[-1].wait_seconds + error.seconds if before else 0.0
+        counted = before[-1].counted_seconds + _waited_after(before[-1], error) + error.seconds if before else 0.0
         code, reason = classify(facts), reason_of(facts)
         attempt, ambiguous = (len(before) if failures is None else failures) + 1, is_ambiguous(facts, code)
         sample = random.random()  # noqa: S311 - jitter needs no secrecy
@@ -406,6 +406,12 @@ class Attempts:
     def count_refused(self, definition: AgentDefinition, paid: Paid) -> None:
         """Count what was paid for an answer that the store refused: its turn knows of it, the log cannot."""
         count_paid(self._metrics, definition.model, "failed", paid, agent=definition.name, tenant="")
+
+
+def _waited_after(retry: GenerationRetry, error: CallFailedError) -> float:
+    """Seconds of a retry's wait that passed before the next call; none if its worker was lost before the wait began."""
+    between = (error.failed_at - retry.failed_at).total_seconds() - error.seconds
+    return min(retry.wait_seconds, max(between, 0.0))
 
 
 async def _ask(work: Callable[[], Awaitable[T]], keeping: Paid) -> T:

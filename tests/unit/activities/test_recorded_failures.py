@@ -10,7 +10,7 @@ import pytest
 
 from perdure import Agent, Compaction, HookRule, Retry, RetryPolicy, tool
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import CompactionEvent, GenerationError, NewEvent
+from perdure.contracts.events import CompactionEvent, GenerationError, GenerationRetry, NewEvent
 from perdure.llm.compaction import INSTRUCTIONS
 from perdure.store import Store
 from perdure.testing import ChatRequest, Reply, Script, call, faults, say
@@ -164,3 +164,24 @@ async def test_the_failure_of_another_activity_in_the_same_step_is_none_of_its_o
     monkeypatch.setattr(Store, "begin_generation", begin_and_die)
     run = await run_in_memory(agent(), "go", always(say("fine")))
     assert (run.result.output, len(run.requests), len(begun)) == ("fine", 1, 2)
+
+
+async def test_a_wait_that_nobody_waited_uses_up_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-17: a worker is lost once its refusal is stored; the next attempt comes at once, and is refused as well."""
+    append, lost = Store.append_events, list[str]()
+
+    async def append_and_die(store: Store, session: str, events: list[NewEvent]) -> None:
+        await append(store, session, events)
+        if not lost and any(isinstance(event.event, GenerationRetry) for event in events):
+            lost.append(session)
+            raise MemoryError
+
+    monkeypatch.setattr(Store, "append_events", append_and_die)
+    patient = RetryPolicy(max_retries=5, max_time=timedelta(seconds=300), jitter=timedelta(0))
+    refused = faults.status(429, headers={"retry-after": "200"})
+    run = await run_in_memory(agent(retry=patient), "go", always(say("fine").after(refused, refused)))
+    waits = [event.event for event in await run.events() if isinstance(event.event, GenerationRetry)]
+    assert (run.result.output, len(run.requests)) == ("fine", 3)
+    assert [wait.wait_seconds for wait in waits] == [200, 200]
+    assert waits[1].counted_seconds < 100
+    assert lost
