@@ -1,7 +1,7 @@
 """Masks secrets in a text that comes in pieces, also secrets that are split between pieces.
 
 A part that may be the beginning of a secret is held back until that is clear: at most one character less than the
-longest secret, and mostly nothing.
+longest secret, and a short secret before it; mostly nothing.
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ class HeldText:
             for spelling in spellings(secret) if len(secret) >= SHORTEST_PART else (secret,):
                 self._by_first.setdefault(spelling[0], []).append(spelling)
         self._longest = max((len(part) for parts in self._by_first.values() for part in parts), default=0)
-        self._before = ""  # the last character that is settled: what follows may be part of its word
+        self._before = ""  # the last character that was shown: what follows may be part of its word
         self._rest = ""
 
     def add(self, piece: str) -> str:
@@ -45,8 +45,10 @@ class HeldText:
     def _mask(self, shown: str) -> str:
         if not shown:
             return ""
-        masked = without_known(self._before + shown, self._secrets)[len(self._before) :]
-        self._before = shown[-1]
+        after = self._rest[:1]
+        masked = without_known(self._before + shown + after, self._secrets)
+        masked = masked[len(self._before) : len(masked) - len(after)]
+        self._before = masked[-1]
         return masked
 
     def _find_settled(self) -> int:
@@ -68,9 +70,19 @@ class HeldText:
         return any(spelling.startswith(tail) for spelling in self._by_first.get(tail[0], ()))
 
     def _find_straddling(self, place: int) -> int | None:
-        """The start of a secret that this place would cut in two; None if there is none."""
+        """The start of a secret that this place would cut in two; None if there is none.
+
+        A short secret is held back too while what follows may be a long one: beside a mask it stands as a whole word.
+        """
+        joins = self._may_begin_a_long_one(place)
         for at in range(max(0, place - self._longest), place):
             for spelling in self._by_first.get(self._rest[at], ()):
-                if at + len(spelling) > place and self._rest.startswith(spelling, at):
+                end = at + len(spelling) + (joins and len(spelling) < SHORTEST_PART)
+                if end > place and self._rest.startswith(spelling, at):
                     return at
         return None
+
+    def _may_begin_a_long_one(self, at: int) -> bool:
+        tail = self._rest[at:]
+        longer = (one for one in self._by_first.get(tail[:1], ()) if len(one) >= SHORTEST_PART)
+        return any(one.startswith(tail) for one in longer)

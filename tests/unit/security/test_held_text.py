@@ -58,6 +58,12 @@ def test_a_short_secret_is_looked_for_as_a_whole_word() -> None:
     assert show(["xhun", "ter hunt", "er hunters"], (SHORT,))[1] == f"xhunter {MASK} hunters"
 
 
+@pytest.mark.parametrize("text", [KEY + SHORT, SHORT + KEY, f"{SHORT}{KEY[:-1]}x", SHORT + SHORT])
+def test_a_short_secret_beside_a_long_one_is_shown_as_in_the_whole_text(text: str) -> None:
+    """S-52: a mask ends a word, and the half of a secret does not."""
+    assert show(list(text), (KEY, SHORT))[1] == without_known(text, (KEY, SHORT))
+
+
 def test_a_character_that_two_pieces_share_is_shown_whole() -> None:
     shown, all_of_it = show(["a\ud83d", "\ude00b"], (KEY,))
     assert (shown[0], all_of_it) == ("a", "a\ud83d\ude00b")
