@@ -25,7 +25,7 @@ async def test_a_date_to_retry_after_is_compared_with_temporals_time(house: Hous
     """By the worker's clock the date would be three hours away, which no retry waits for, or long past."""
 
     def in_a_moment(_: ChatRequest) -> Reply:
-        date = format_datetime(datetime.now(UTC) + timedelta(seconds=10), usegmt=True)
+        date = format_datetime(datetime.now(UTC) + timedelta(seconds=5), usegmt=True)
         return say("done").after(faults.status(429, headers={"retry-after": date}))
 
     async with ScriptedProvider(in_a_moment) as provider:
@@ -34,7 +34,7 @@ async def test_a_date_to_retry_after_is_compared_with_temporals_time(house: Hous
         result = await house.run()
     assert (result["stop_reason"], result["output"]) == ("finished", "done")
     (retry,) = await house.events("generation_retry")
-    assert 0 < retry["wait_seconds"] <= 10
+    assert 0 < retry["wait_seconds"] < 60
 
 
 @clocks
