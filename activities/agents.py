@@ -5,17 +5,18 @@ Agents come from the worker's modules. A start request may also bring a whole ag
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from temporalio import activity
 
-from perdure.activities.errors import permanent, runtime_error
-from perdure.activities.failures import redact_and_cut
+from perdure.activities.errors import permanent, redact_and_cut, runtime_error
+from perdure.activities.heartbeat import note_spent
 from perdure.activities.store_access import store_failures, write_until_stored
-from perdure.activities.tool_runner import Bodies, CallContext, wait_within
+from perdure.activities.toolbox.lanes import wait_within
+from perdure.activities.toolbox.runner import Bodies, CallContext
 from perdure.agents import skills
 from perdure.agents.agent import Agent, AgentDefinitionError, dedent_instructions
 from perdure.agents.context import ToolUnavailableError
@@ -24,8 +25,10 @@ from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition, Skill
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import AgentStart
+from perdure.contracts.exceptions import kind_of, text_of
+from perdure.contracts.plain import is_of, to_text
 from perdure.contracts.tools import CallTool
-from perdure.contracts.turn_context import TurnContext, variable_of
+from perdure.contracts.turn_context import TurnContext, describe_strange_variable, variable_of
 from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
 from perdure.contracts.values import JsonValue, replace
 from perdure.llm.instructions import PlaceholderError, fill_in
@@ -172,9 +175,9 @@ class Instructions:
             message = f"the instructions of agent {definition.name!r} {error}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
         except Exception as error:  # noqa: BLE001 - the edge: it is the author's code
-            said = redact_and_cut(str(error), self._secrets)[:ERROR_CHARACTERS] or "no message"
-            message = f"the instructions of agent {definition.name!r} could not be made: {type(error).__name__}: {said}"
-            activity.logger.warning("%s", message, exc_info=True)
+            said = redact_and_cut(text_of(error), self._secrets)[:ERROR_CHARACTERS] or "no message"
+            message = f"the instructions of agent {definition.name!r} could not be made: {kind_of(error)}: {said}"
+            activity.logger.warning("%s", message, exc_info=error)
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
         return replace(definition, instructions=text)
 
@@ -182,16 +185,27 @@ class Instructions:
         """The text that the agent's function returns, within ``LONGEST``."""
         assert callable(agent.instructions), "any other instructions are a text"  # noqa: S101 - narrows the type
         limit = LONGEST.total_seconds()
-        body = self._bodies.start_function(agent.instructions, [context])
+        name = f"instructions of {agent.name}"
+        note_spent()
+        body = self._bodies.start_function(name, agent.instructions, [context], _read_instructions)
         late = TimeoutError(f"the function ran longer than {limit:g} s")
-        given = await wait_within(body, limit, who="the function", late=late, give_up=lambda: None)
-        if not isinstance(given, str):
-            msg = f"the function returned a {type(given).__name__}; return a text"
-            raise TypeError(msg)
+        given: str = await wait_within(body, limit, who="the function", late=late, give_up=lambda: None)
         if len(given.encode()) > MAX_DEFINITION_BYTES:
             msg = f"the text is {len(given.encode()):,} bytes, the limit is {MAX_DEFINITION_BYTES:,}"
             raise ValueError(msg)
         return dedent_instructions(given)
+
+
+def _read_instructions(given: object) -> str:
+    """The text that an author's function returned.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not is_of(given, str):
+        msg = f"the function returned a {type(given).__name__}; return a text"
+        raise TypeError(msg)
+    return to_text(given)
 
 
 def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]:
@@ -207,7 +221,7 @@ def skill_tool(frozen: Sequence[Skill], here: Sequence[Skill]) -> Tool[..., Any]
 
 
 def _note(skill: Skill, own: Skill | None, folder: str) -> str:
-    """What the model must know before it uses the skill's files: they may be missing here, or have changed."""
+    """Describe the skill's files to the model before it uses them: they may be missing here, or have changed."""
     if skill.files and not folder:
         return "the worker that runs this call does not have the folder of the skill; its files cannot be read here."
     missing = [name for name in skill.files if not (Path(folder) / name).is_file()]
@@ -225,9 +239,15 @@ KEPT_CONTEXTS = 1_024
 class TurnContexts:
     """The turns' contexts, cached in one worker. A context never changes once its turn is open."""
 
-    def __init__(self, store: Store, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        environment: Mapping[str, str],
+        tenant_variables: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
         self._store = store
         self._environment = environment
+        self._owners = tenant_variables or {}
         self._kept: OrderedDict[tuple[str, int], TurnContext] = OrderedDict()
 
     async def load_context(self, session: str, turn: int) -> TurnContext:
@@ -284,12 +304,23 @@ class TurnContexts:
             data = before.data if tenant == before.tenant else {}
         return TurnContext(data=data, tenant=tenant, by=request.by)
 
+    def refuse_strange_variables(self, context: TurnContext) -> None:
+        """See that a turn that is about to open names no variable of another tenant.
+
+        Raises:
+            ApplicationError: It does.
+        """
+        if (message := describe_strange_variable(context, self._owners)) is not None:
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
+
     def data_for_code(self, context: TurnContext) -> dict[str, JsonValue]:
         """A copy of the data, with each reference to a variable replaced by its value.
 
         Raises:
-            ToolUnavailableError: This worker's environment lacks a variable.
+            ToolUnavailableError: This worker's environment lacks a variable, or it belongs to another tenant.
         """
+        if (message := describe_strange_variable(context, self._owners)) is not None:  # opened by another worker
+            raise ToolUnavailableError(message)
         copied: dict[str, JsonValue] = json.loads(json.dumps(context.data))
         return {name: self._resolve(name, value) for name, value in copied.items()}
 

@@ -5,17 +5,30 @@ failure that ended the first, does not call the model again. Every message stays
 from here on changes.
 """
 
+from decimal import Decimal
+
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.agents import Definitions
-from perdure.activities.cost_ceiling import NotAffordableError, ceiling
 from perdure.activities.errors import permanent
-from perdure.activities.failures import facts_of
-from perdure.activities.heartbeat import keep_beating
-from perdure.activities.litellm_call import Answer, EmptyAnswerError, context_window
-from perdure.activities.model_attempt import Attempts, CallFailedError, Failure, own_key, paid_for
-from perdure.activities.record_answer import CONTENT_CHARACTERS, event_of
+from perdure.activities.faults import faults_are_final
+from perdure.activities.heartbeat import keep_beating, note_kept
+from perdure.activities.models.attempt import (
+    CallFailedError,
+    Failure,
+    ModelCall,
+    Prompt,
+    describe_loss,
+    paid_for,
+    record_failure,
+)
+from perdure.activities.models.cost_ceiling import NotAffordableError, ceiling
+from perdure.activities.models.facts import context_window
+from perdure.activities.models.failures import facts_of
+from perdure.activities.models.litellm_call import Answer, EmptyAnswerError
+from perdure.activities.models.record_answer import CONTENT_CHARACTERS
+from perdure.activities.models.step_log import StepLog, event_of, own_key
+from perdure.activities.parts import ActivityParts
 from perdure.activities.store_access import store_failures, write_answer
 from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.budgets import Paid
@@ -28,14 +41,17 @@ from perdure.contracts.values import replace
 from perdure.engine.limits import exhausted_error
 from perdure.llm.compaction import (
     INSTRUCTIONS,
+    SUMMARISED_SHARE,
     characters_of_one_summary,
+    cut_to_ends,
+    plan_forced_summary,
     plan_summary,
     replace_beginning,
     summary_in,
     to_summarise,
 )
 from perdure.llm.openai_format import WireMessage, wire
-from perdure.store import StepRecord, Store
+from perdure.store import StepRecord
 
 FAILED = "compaction/failed"
 """Key of the event that records a compaction's failure."""
@@ -47,33 +63,38 @@ CUT = exhausted_error("cost_usd", "the summary was cut off, as more of it was no
 class CompactActivity:
     """The compactions of one worker."""
 
-    def __init__(self, *, store: Store, definitions: Definitions, attempts: Attempts) -> None:
-        self._store = store
-        self._definitions = definitions
-        self._attempts = attempts
+    def __init__(self, parts: ActivityParts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._secrets = parts.secrets
 
     @activity.defn(name=Activity.COMPACT)
     async def compact(self, request: Compact) -> Compacted:
         """Summarise the messages that are safe to cut off, and store the summary; nothing if there are none."""
-        async with keep_beating(on_lost=lambda detail: self._attempts.describe_loss(request, detail)):
+        log = StepLog(self._store, request)
+        async with (
+            keep_beating(on_lost=lambda detail: describe_loss(log, detail)),
+            faults_are_final(self._secrets),
+        ):
             async with store_failures():
                 await self._store.require(request.store)
-            definition = (await self._definitions.get(request.definition)).using(request.fallback)
+            definition = (await self._parts.definitions.get(request.definition)).using(request.fallback)
             async with store_failures():
                 stored = await self._store.step(request.step_id())
                 if stored is not None:
-                    return await self._report(request, stored)
-                failed = await self._attempts.load_recorded(request, FAILED)
+                    return await self._report(log, stored)
+                failed = await log.load_recorded(FAILED)
                 if isinstance(failed, CompactionEvent) and failed.error is not None:
-                    raise await self._compose_end(request, failed, failed.error)
+                    raise await self._compose_end(request, log, failed, failed.error)
                 messages = await self._store.conversation(request.parent)
-            return await self._summarise(request, definition, messages)
+            return await self._summarise(request, log, definition, messages)
 
     async def _summarise(
-        self, request: Compact, definition: AgentDefinition, messages: tuple[Message, ...]
+        self, request: Compact, log: StepLog, definition: AgentDefinition, messages: tuple[Message, ...]
     ) -> Compacted:
         """Have the model write the summary. If the provider finds the request too long, try with half as much."""
         writer, keep = _writer(definition), definition.compaction.keep
+        call = ModelCall(self._parts, log, writer)
         room = _room_of(definition, writer)
         event = CompactionEvent(
             trigger=request.trigger,
@@ -82,9 +103,12 @@ class CompactActivity:
             messages_after=len(messages),
             model=writer.model,
         )
-        while (plan := plan_summary(messages, keep=keep, room=room))[0]:
+        forced = request.trigger == "overflow_recovery"
+        plan_of = plan_forced_summary if forced else plan_summary
+        whole = int(room / SUMMARISED_SHARE)
+        while (plan := plan_of(messages, keep=keep, room=room))[0]:
             boundary, each = plan
-            await self._attempts.record(request, "compaction/started", event)
+            await log.record("compaction/started", event)
             wishes = (definition.compaction.guidance, request.guidance)
             prompt = to_summarise(messages[:boundary], wishes, each)
             sent: list[WireMessage] = [
@@ -92,61 +116,60 @@ class CompactActivity:
                 wire(UserMessage(content=prompt)),
             ]
             try:
-                most = await self._ceiling(request, writer, sent)
-                answer, seconds = await self._attempts.call(request, writer, sent, ceiling=most)
+                most = await self._ceiling(request, log, writer, sent)
+                answer, seconds = await call.send(Prompt(sent, ceiling=most))
                 summary = summary_of(answer, seconds)
                 try:
                     shorter = replace_beginning(messages, boundary, summary)
-                    stored = await self._finish(request, writer, event, shorter, answer)
+                    shorter = cut_to_ends(shorter, whole) if forced else shorter
+                    stored = await self._finish(request, call, event, shorter, answer)
                 except ApplicationError:
-                    self._attempts.count_lost(writer, paid_for(answer))
+                    call.count_lost(paid_for(answer))
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
-                    raise self._attempts.describe_unkept_answer(writer, answer, error) from None
+                    raise call.describe_unkept_answer(answer, error) from None
             except NotAffordableError as error:
-                paid = (await self._attempts.load_paid(request)).plus(error.paid.usage, error.paid.cost_usd)
+                paid = (await log.load_paid()).plus(error.paid.usage, error.paid.cost_usd)
                 raise await self._record_failure(
-                    request, Failure(error.detail, None, paid, error.paid), event
+                    request, log, Failure(error.detail, None, paid, error.paid), event
                 ) from None
             except CallFailedError as error:
-                failure = await self._attempts.classify_failure(request, writer, error)
+                failure = await call.classify_failure(error)
                 if failure.detail.code != ReasonCode.LLM_CONTEXT_OVERFLOW:
-                    raise await self._record_failure(request, failure, event) from None
-                self._attempts.count_lost(writer, error.paid)
+                    raise await self._record_failure(request, log, failure, event) from None
+                call.count_lost(error.paid)
                 room = min(room, len(prompt)) // 2
                 continue
-            return await self._report(request, stored)
-        return await self._skip(request, event, keep, definition.model)
+            return await self._report(log, stored)
+        if forced and (shorter := cut_to_ends(messages, min(whole, _size(messages) // 2))) != messages:
+            return _to_compacted(await self._finish_cut(request, event, messages, shorter))
+        return await self._skip(request, log, event, keep, definition.model)
 
-    async def _report(self, request: Compact, step: StepRecord) -> Compacted:
-        return replace(_to_compacted(step), failed=await self._attempts.load_paid(request))
+    async def _report(self, log: StepLog, step: StepRecord) -> Compacted:
+        return replace(_to_compacted(step), failed=await log.load_paid())
 
-    async def _ceiling(self, request: Compact, writer: AgentDefinition, sent: list[WireMessage]) -> int | None:
+    async def _ceiling(
+        self, request: Compact, log: StepLog, writer: AgentDefinition, sent: list[WireMessage]
+    ) -> int | None:
         """The longest summary that the budget pays for, in tokens; None if no bound is needed."""
         if request.cost_left is None:
             return None
-        return ceiling(writer, sent, request.cost_left - (await self._attempts.load_paid(request)).cost_usd)
+        return ceiling(writer, sent, request.cost_left - (await log.load_paid()).cost_usd)
 
     async def _finish(
         self,
         request: Compact,
-        writer: AgentDefinition,
+        call: ModelCall,
         started: CompactionEvent,
         messages: tuple[Message, ...],
         answer: Answer,
     ) -> StepRecord:
         summary = messages[0]
-        step = StepRecord(
-            id=request.step_id(),
-            session=request.session,
-            turn=request.turn,
-            step=request.step,
-            parent=request.parent,
-            messages=messages,
+        step = replace(
+            _step_of(request, messages, started.messages_before - len(messages) + 1),
             finish_reason=answer.finish_reason,
             usage=answer.usage,
             cost_usd=answer.cost_usd,
-            summarised=started.messages_before - len(messages) + 1,
         )
         completed = replace(
             started,
@@ -158,40 +181,57 @@ class CompactActivity:
         )
         events = [event_of(request, "compaction/completed", completed)]
         stored, at_once = await write_answer(lambda: self._store.finish_compaction(step, events))
+        note_kept()
         if stored is not step and at_once:
-            self._attempts.count_lost(writer, paid_for(answer))
+            call.count_lost(paid_for(answer))
         return stored
 
-    async def _skip(self, request: Compact, started: CompactionEvent, keep: int, model: str) -> Compacted:
+    async def _finish_cut(
+        self, request: Compact, started: CompactionEvent, messages: tuple[Message, ...], shorter: tuple[Message, ...]
+    ) -> StepRecord:
+        """Store the messages of which the longest were cut to their ends; no model was called for that."""
+        count = sum(before != after for before, after in zip(messages, shorter, strict=True))
+        step = replace(_step_of(request, shorter, count), cost_usd=Decimal(0))
+        reason = f"nothing can be summarised, so the longest {count} of {len(messages)} messages were cut to their ends"
+        cut = replace(started, compaction_status="completed", reason=reason, model="", cost_usd=Decimal(0))
+        events = [event_of(request, "compaction/completed", cut)]
+        stored, _ = await write_answer(lambda: self._store.finish_compaction(step, events))
+        return stored
+
+    async def _skip(self, request: Compact, log: StepLog, started: CompactionEvent, keep: int, model: str) -> Compacted:
         """Record that nothing can be summarised. A turn whose model refused the context then ends with that refusal."""
         reason = (
             f"of {started.messages_before} messages none can be summarised: the last {keep} are kept, a tool call "
             "stays with its result, and what is left may be more than the model can read at once"
         )
         skipped = replace(started, compaction_status="skipped", reason=reason, model="")
-        await self._attempts.record(request, "compaction/skipped", skipped)
+        await log.record("compaction/skipped", skipped)
         if request.failure is not None:
-            await self._attempts.record(request, "error", GenerationError(error=request.failure, model=model))
+            await log.record("error", GenerationError(error=request.failure, model=model))
         return Compacted(tip=request.parent, reason=reason)
 
-    async def _record_failure(self, request: Compact, failure: Failure, started: CompactionEvent) -> ApplicationError:
+    async def _record_failure(
+        self, request: Compact, log: StepLog, failure: Failure, started: CompactionEvent
+    ) -> ApplicationError:
         """Record a failed try; the error either is retried after a wait or ends the compaction."""
         detail = replace(failure.detail, message=f"{failure.detail.message} (writing a summary)"[:2_000])
         if failure.retry is not None:
-            return await self._attempts.record_failure(request, replace(failure, detail=detail))
+            return await record_failure(log, replace(failure, detail=detail))
         last: dict[str, object] = {"usage": failure.last.usage, "cost_usd": failure.last.cost_usd}
         failed = started.model_copy(
             update={"compaction_status": "failed", "reason": detail.message, "error": detail, **last}
         )
-        await self._attempts.record(request, own_key(FAILED), failed, failure.last)
-        return await self._compose_end(request, failed, detail)
+        await log.record(own_key(FAILED), failed, failure.last)
+        return await self._compose_end(request, log, failed, detail)
 
-    async def _compose_end(self, request: Compact, failed: CompactionEvent, detail: ErrorDetail) -> ApplicationError:
+    async def _compose_end(
+        self, request: Compact, log: StepLog, failed: CompactionEvent, detail: ErrorDetail
+    ) -> ApplicationError:
         """The error that ends a compaction, with the cost of all tries; that of the last is in ``failed``."""
-        paid = (await self._attempts.load_paid(request)).plus(failed.usage, failed.cost_usd)
+        paid = (await log.load_paid()).plus(failed.usage, failed.cost_usd)
         if request.trigger == "threshold":
             return permanent(detail, paid)  # does not end the turn: it goes on with the context as it is
-        return await self._attempts.record_failure(request, Failure(detail, None, paid, model=failed.model))
+        return await record_failure(log, Failure(detail, None, paid, model=failed.model))
 
 
 def _writer(definition: AgentDefinition) -> AgentDefinition:
@@ -211,6 +251,10 @@ def _room_of(definition: AgentDefinition, writer: AgentDefinition) -> int:
     if writer.model != definition.model:
         rooms.append(characters_of_one_summary(replace(policy, window=None), context_window(writer.model)))
     return min(rooms)
+
+
+def _size(messages: tuple[Message, ...]) -> int:
+    return sum(len(message.content) for message in messages)
 
 
 def summary_of(answer: Answer, seconds: float = 0.0) -> str:
@@ -233,3 +277,16 @@ def summary_of(answer: Answer, seconds: float = 0.0) -> str:
 
 def _to_compacted(step: StepRecord) -> Compacted:
     return Compacted(tip=step.id, summarised=step.summarised or 0, usage=step.usage, cost_usd=step.cost_usd)
+
+
+def _step_of(request: Compact, messages: tuple[Message, ...], summarised: int) -> StepRecord:
+    """The step of a compaction, without what its answer cost."""
+    return StepRecord(
+        id=request.step_id(),
+        session=request.session,
+        turn=request.turn,
+        step=request.step,
+        parent=request.parent,
+        messages=messages,
+        summarised=summarised,
+    )

@@ -4,34 +4,35 @@ The activity ``collect_delegates`` writes the results of background delegates as
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.agents import Definitions
 from perdure.activities.conditions import matches
-from perdure.activities.cost_ceiling import estimate_first_call
 from perdure.activities.errors import permanent, runtime_error
 from perdure.activities.heartbeat import keep_beating
+from perdure.activities.models.cost_ceiling import estimate_first_call
+from perdure.activities.parts import ActivityParts
 from perdure.activities.store_access import store_failures, write_until_stored
-from perdure.activities.tool_output import (
+from perdure.activities.toolbox.output import (
     artifact_of_output,
     call_event,
     events_of_approval,
     events_of_end,
     reading_tool_of,
 )
-from perdure.agents.agent import Agent
 from perdure.agents.delegates import clone_agent
 from perdure.contracts.agents import AgentDefinition, TurnPolicy
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import DelegateEnd, DelegateStart, NewEvent
+from perdure.contracts.ids import DELEGATED
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Activity
 from perdure.contracts.tools import (
     DELEGATE_OUTPUT,
-    DELEGATED,
     AwaitedDelegate,
     CallSite,
     CollectDelegates,
@@ -47,7 +48,7 @@ from perdure.llm.tool_output import OFFLOAD_CHARACTERS, head_and_tail, shorten_o
 from perdure.schema_checks import run_off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_known
-from perdure.store import Artifact, Committed, NotFoundError, Store
+from perdure.store import Artifact, Committed, NotFoundError
 from perdure.store.records import TurnBefore
 
 PARTIAL_CHARACTERS = 4_000
@@ -56,7 +57,7 @@ PARTIAL_CHARACTERS = 4_000
 
 @dataclass(frozen=True)
 class Said:
-    """What the caller's model reads of a delegate that has ended.
+    """Report of an ended delegate to the caller's model.
 
     Attributes:
         error: Why the delegate did not finish; None if it did.
@@ -73,13 +74,11 @@ class Said:
 class Delegations:
     """The calls that the delegates of one worker carry out."""
 
-    def __init__(
-        self, *, store: Store, agents: Mapping[str, Agent], definitions: Definitions, secrets: frozenset[str]
-    ) -> None:
-        self._secrets = secrets
-        self._store = store
-        self._agents = agents
-        self._definitions = definitions
+    def __init__(self, parts: ActivityParts) -> None:
+        self._secrets = parts.secrets
+        self._store = parts.store
+        self._agents = parts.agents
+        self._definitions = parts.definitions
 
     def with_first_calls(self, definition: AgentDefinition, policy: TurnPolicy) -> TurnPolicy:
         """The policy with the estimated cost of each delegate's first model call, without tools of its MCP servers."""
@@ -100,20 +99,20 @@ class Delegations:
         agent = self._agents.get(tool.delegate.agent)
         return agent.definition if agent is not None else None
 
-    async def claim_call(self, opening: OpenTurn, begun: TurnBefore | None) -> tuple[OpenTurn, AgentDefinition | None]:
+    async def claim_call(self, opening: OpenTurn, begun: TurnBefore | None) -> tuple[str, AgentDefinition | None]:
         """Claim the caller's call for a delegate's turn.
 
         Returns:
-            The opening with the call's query as its prompt, and the definition of a clone; other openings unchanged.
+            The turn's prompt, which is the call's query or else that of the request, and the definition of a clone.
 
         Raises:
             ApplicationError: The call has its result already, is not approved, or its arguments do not fit.
         """
         delegated = opening.request.delegated
         if delegated is None:
-            return opening, None
+            return opening.request.prompt, None
         if begun is not None:  # an earlier attempt, or a run before a reset, has claimed the call
-            return opening, await self._definitions.get(begun.definition)
+            return opening.request.prompt, await self._definitions.get(begun.definition)
         caller = await self._definitions.get(delegated.definition)
         declaration = _declaration(caller, delegated.tool)
         claim = await self._store.claim_call(
@@ -130,16 +129,14 @@ class Delegations:
         if not await run_off_the_loop(lambda: is_approved(caller, declaration, claim.arguments, digest)):
             message = f"{declaration.name} with these arguments is not approved; it did not run"
             raise permanent(ErrorDetail(code=ReasonCode.TOOL_DENIED, title=declaration.name, message=message))
-        return self._read_call(opening, delegated, caller, claim.arguments)
+        return self._read_call(delegated, caller, claim.arguments)
 
     def _starts(self, opening: OpenTurn, delegated: Delegated) -> list[NewEvent]:
         agent = opening.request.agent or ""
         start = DelegateStart(call_id=delegated.call_id, tool=delegated.tool, agent=agent, delegate=opening.session)
         return [*events_of_approval(delegated, delegated.tool), call_event(delegated, start)]
 
-    def _read_call(
-        self, opening: OpenTurn, delegated: Delegated, caller: AgentDefinition, raw: str
-    ) -> tuple[OpenTurn, AgentDefinition | None]:
+    def _read_call(self, delegated: Delegated, caller: AgentDefinition, raw: str) -> tuple[str, AgentDefinition | None]:
         try:
             arguments = self._without_secrets(json_object(raw or "{}"))
             query = str(arguments["task" if delegated.spawns else "query"])
@@ -147,8 +144,7 @@ class Delegations:
         except (ValueError, KeyError) as error:
             message = f"the arguments of call {delegated.call_id} hold no query: {error}"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from None
-        request = replace(opening.request, prompt=query)
-        return replace(opening, request=request), clone
+        return query, clone
 
     def _without_secrets(self, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """The arguments without the worker's secrets, since they go into the delegate's log and transcript."""
@@ -288,10 +284,10 @@ class _Came:
 class CollectActivity:
     """Collects the results of background delegates, for one worker's turns."""
 
-    def __init__(self, *, store: Store, definitions: Definitions, delegations: Delegations) -> None:
-        self._store = store
-        self._definitions = definitions
-        self._delegations = delegations
+    def __init__(self, parts: ActivityParts) -> None:
+        self._store = parts.store
+        self._definitions = parts.definitions
+        self._delegations = Delegations(parts)
 
     @activity.defn(name=Activity.COLLECT_DELEGATES)
     async def collect_delegates(self, asked: CollectDelegates) -> ToolOutcome:
@@ -396,3 +392,19 @@ def _error(asked: CollectDelegates, came: list[_Came]) -> ErrorDetail | None:
         return errors[0]
     message = f"none of {len(errors)} agents finished; the first one: {errors[0].message}"[:2_000]
     return replace(errors[0], title=asked.tool, message=message)
+
+
+@activity.defn(name=Activity.FIND_PARENT)
+async def find_parent(session: str) -> str | None:
+    """Find the workflow that started another one as its child: empty without one, None if the other has ended.
+
+    Safe to run twice: it only looks.
+    """
+    async with keep_beating():
+        try:
+            found = await activity.client().get_workflow_handle(session).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+    return (found.parent_id or "") if found.status is WorkflowExecutionStatus.RUNNING else None

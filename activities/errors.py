@@ -1,16 +1,21 @@
-"""How an activity fails: one application error whose type is the reason code and whose detail is for machines."""
+"""Errors of activities: one application error whose type is the reason code and whose detail is for machines."""
 
 import traceback
+from collections.abc import Collection
 from datetime import timedelta
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.values import replace_surrogates
 from perdure.contracts.waits import MissingVersion
 from perdure.security.redaction import redact_text
 
 MAX_MESSAGE = 2_000
 """Longest failure message: people read it in one row of the Temporal UI."""
+
+LONGEST_RAW_TEXT = 50_000
+"""Characters of a failure's text that are read at all."""
 
 
 def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
@@ -65,3 +70,8 @@ def error_of_shutdown() -> ApplicationError:
         ReasonCode.RUNTIME_WORKER_SHUTDOWN, "the worker shut down and handed this call over to another worker"
     )
     return transient(detail, timedelta(milliseconds=100), benign=True)
+
+
+def redact_and_cut(text: str, secrets: Collection[str] = (), longest: int = LONGEST_RAW_TEXT) -> str:
+    """The text without secrets, cut after ``longest`` characters."""
+    return redact_text(replace_surrogates(text[:longest]), secrets)

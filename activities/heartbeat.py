@@ -17,14 +17,17 @@ from typing import Any, cast
 
 from temporalio import activity
 from temporalio.api.common.v1 import Payload
-from temporalio.bridge.proto import ActivityHeartbeat
+from temporalio.bridge import proto
 from temporalio.converter import PayloadCodec
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from perdure.activities.errors import error_of_shutdown, permanent, runtime_error
-from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
+from perdure.contracts.exceptions import can_be_looked_at, can_be_printed, kind_of, print_error
 from perdure.contracts.names import Activity
+from perdure.contracts.values import replace
+from perdure.security.redaction import redact_text
 
 BEAT_SECONDS = 1.0
 """Seconds between two beats of a call. Temporal hands a cancel over with the answer to a beat."""
@@ -38,11 +41,17 @@ LONGEST_BEAT_SECONDS = 5.0
 STUCK_SECONDS = 60.0
 """An event loop that has not moved for so long is taken for dead: its calls are left to other workers."""
 
+MOST_WORDS = 1_500
+"""Longest text of a failure that nobody foresaw."""
+
 MOST_LOST = 5
 """Attempts in a row that begin and are lost with their workers before the call is taken for what ends them.
 
 One that never began says nothing about the call: a frozen worker had taken it from the queue, or it still waited.
 """
+
+MOST_SPENT = 3
+"""Attempts that paid for an answer, or ran an author's code, and could not keep what came of it."""
 
 logger = logging.getLogger("perdure.worker")
 
@@ -65,6 +74,8 @@ class _Beat:
         self.was_held = _was_held(info.heartbeat_details)
         self.held = self.was_held
         self.waits = False
+        self.spent = False
+        self.spent_attempts = _count_spent(info.heartbeat_details)
         self._attempt = info.attempt
         self._token = info.task_token
         self._converter = activity.payload_converter()
@@ -83,19 +94,28 @@ class _Beat:
         state: dict[str, object] = {"lost_attempts": self.lost, "running_attempt": self._attempt if runs else 0}
         if self.held:
             state["held"] = True
+        if self.spent_attempts:
+            state["spent_attempts"] = self.spent_attempts
         if self.last_delta_at is not None:
             state["last_delta_at"] = self.last_delta_at.isoformat(timespec="seconds")
         payloads = _encode(self._codec, self._converter.to_payloads([*filter(None, [self.note]), state]))
-        self._worker().record_activity_heartbeat(ActivityHeartbeat(task_token=self._token, details=payloads))
+        self._worker().record_activity_heartbeat(proto.ActivityHeartbeat(task_token=self._token, details=payloads))
 
     def end(self) -> None:
         """Leave word that this attempt was not lost, for the next one: the server keeps what the last beat said."""
         self.note = ""
+        self.spent_attempts += self.spent
         self.send(running=False)
 
 
+def _count_spent(details: Sequence[Any]) -> int:
+    """Number of attempts that had paid for an answer or run an author's code, and could not keep the result."""
+    told = [cast("dict[str, int]", part) for part in details if isinstance(part, dict)]
+    return told[0].get("spent_attempts", 0) if told else 0
+
+
 def _count_lost(details: Sequence[Any]) -> int:
-    """How many attempts in a row began and were lost: the last beat of such a one says that it runs."""
+    """Number of consecutive attempts that began and were lost: the last beat of such an attempt says that it runs."""
     told = [cast("dict[str, int]", part) for part in details if isinstance(part, dict)]
     return told[0]["lost_attempts"] + bool(told[0]["running_attempt"]) if told else 0
 
@@ -221,20 +241,31 @@ async def keep_beating(*, is_bounded: bool = True, on_lost: Failed | None = None
     if is_bounded and beat.lost >= MOST_LOST:
         detail = _error_of_lost(beat.lost)
         raise permanent(detail) if on_lost is None else await on_lost(detail)
+    if is_bounded and beat.spent_attempts >= MOST_SPENT:
+        detail = _error_of_spent(beat.spent_attempts)
+        raise permanent(detail) if on_lost is None else await on_lost(detail)
     token = _running.set(beat)
     beat.begin()
     _pulse.add(beat)
     try:
         yield
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         why = activity.cancellation_details()
         if why is not None and why.worker_shutdown and not why.cancel_requested:
             beat.end()
             raise error_of_shutdown() from None
-        raise
-    except Exception:
+        if is_stopped():
+            raise
+        beat.end()
+        raise _end_of(error, spent=beat.spent) from None
+    except ApplicationError:
         beat.end()
         raise
+    except BaseException as error:
+        beat.end()
+        if (end := _end_of(error, spent=beat.spent)) is error:
+            raise
+        raise end from None
     finally:
         _running.reset(token)
         _pulse.remove(beat)
@@ -278,6 +309,38 @@ def _was_running(info: activity.Info) -> bool:
     return bool(told and told[0].get("running_attempt"))
 
 
+def is_stopped() -> bool:
+    """Whether somebody has this activity end: a cancel that a library raises by itself is an error like any other."""
+    task = asyncio.current_task()
+    return activity.cancellation_details() is not None or (task is not None and task.cancelling() > 0)
+
+
+def _end_of(error: BaseException, *, spent: bool) -> BaseException:
+    """Error that an unforeseen failure of an activity ends with; final once the activity has spent something.
+
+    Another attempt would spend it again. A value that is not an ``Exception``, or cannot be printed, would not reach
+    the server.
+    """
+    kind, text = kind_of(error), print_error(error)
+    if not spent and isinstance(error, Exception) and can_be_printed(error):
+        return error
+    reason = redact_text(text[:MOST_WORDS])
+    if not spent:
+        return ApplicationError(reason, type=kind)
+    reason = f"{activity.info().activity_type} failed after its work was done, which is not done again: {reason}"
+    logger.error("%s", reason, exc_info=error if can_be_looked_at(error) else None)
+    detail = runtime_error(ReasonCode.RUNTIME_WORKER_LOST, reason)
+    return permanent(replace(detail, code=code_of_kind(kind), type=kind))
+
+
+def _error_of_spent(spent: int) -> ErrorDetail:
+    return runtime_error(
+        ReasonCode.RUNTIME_STORE_UNAVAILABLE,
+        f"{activity.info().activity_type} was carried out {spent} times, and what came of it could not be stored; look "
+        "at the store, then send the session another message",
+    )
+
+
 def _error_of_lost(lost: int) -> ErrorDetail:
     return runtime_error(
         ReasonCode.RUNTIME_WORKER_LOST,
@@ -311,6 +374,20 @@ def note_held() -> bool:
     beat = _running.get()
     beat.held = True
     return beat.was_held
+
+
+def note_spent() -> None:
+    """Note that this attempt has paid for an answer, or begins to run an author's code."""
+    beat = _running.get(None)
+    if beat is not None:
+        beat.spent = True
+
+
+def note_kept() -> None:
+    """Note that what came of it is stored: another attempt finds it there."""
+    beat = _running.get(None)
+    if beat is not None:
+        beat.spent = False
 
 
 def note(text: str) -> None:

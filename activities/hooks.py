@@ -14,14 +14,14 @@ from typing import cast, get_args
 
 from temporalio import activity
 
-from perdure.activities.agents import Definitions, TurnContexts
-from perdure.activities.errors import cause_of, error_of_missing_version, permanent
-from perdure.activities.failures import redact_and_cut
-from perdure.activities.heartbeat import keep_beating
+from perdure.activities.errors import cause_of, error_of_missing_version, permanent, redact_and_cut
+from perdure.activities.heartbeat import keep_beating, note_kept, note_spent
+from perdure.activities.parts import ActivityParts
+from perdure.activities.secrets import with_masked_results
 from perdure.activities.store_access import store_failures, write_until_stored
-from perdure.activities.tool_output import call_key
-from perdure.activities.tool_runner import Bodies, CodeContext, wait_within
-from perdure.agents.agent import Agent
+from perdure.activities.toolbox.lanes import wait_within
+from perdure.activities.toolbox.output import call_key
+from perdure.activities.toolbox.runner import CodeContext
 from perdure.agents.hooks import Hook, HookContext, HookedEvent, StepEnd
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
@@ -41,6 +41,7 @@ from perdure.contracts.events import (
     UserInputReceived,
     to_events,
 )
+from perdure.contracts.exceptions import kind_of, text_of
 from perdure.contracts.hooks import (
     EVENTS_AT,
     OF_DELEGATES,
@@ -54,9 +55,10 @@ from perdure.contracts.hooks import (
 )
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
+from perdure.contracts.plain import to_plain
 from perdure.contracts.waits import MissingVersion
 from perdure.security.redaction import without_known
-from perdure.store import StepRecord, Store
+from perdure.store import StepRecord
 
 
 @dataclass(frozen=True)
@@ -187,30 +189,19 @@ class _Context(CodeContext, HookContext):
 class HooksActivity:
     """The hooks of one worker's agents."""
 
-    def __init__(
-        self,
-        *,
-        store: Store,
-        agents: Mapping[str, Agent],
-        definitions: Definitions,
-        bodies: Bodies,
-        contexts: TurnContexts,
-        secrets: Collection[str],
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._definitions = definitions
-        self._bodies = bodies
-        self._contexts = contexts
-        self._secrets = secrets
+    def __init__(self, parts: ActivityParts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._secrets = parts.secrets
 
     @activity.defn(name=Activity.RUN_HOOKS)
     async def run_hooks(self, request: RunHooks) -> HookResults:
         """Call hooks with the events of a step, and return what they want."""
+        request = with_masked_results(request, self._secrets)
         async with keep_beating():
             async with store_failures():
                 await self._store.require(request.store)
-            definition = await self._definitions.get(request.definition)
+            definition = await self._parts.definitions.get(request.definition)
             hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
             if request.decided and request.boundary != "end":  # at the end the commit has written them
                 decided = to_events(request.turn, request.decided)
@@ -246,10 +237,11 @@ class HooksActivity:
 
     def _hook(self, definition: AgentDefinition, name: str, at: Boundary) -> Hook:
         """The hook of that name. A worker that lacks it raises, and leaves the call to one that has it."""
-        agent = self._agents.get(definition.name)
+        agent = self._parts.agents.get(definition.name)
         hook = agent.hook(name) if agent is not None else None
         if hook is None:
             missing = MissingVersion(agent=definition.name, what="hook", name=name, definition=definition.digest())
+            self._parts.metrics.refused_versions.note(activity.info().workflow_id or "")
             raise error_of_missing_version(missing, MISSING_AT_THE_END_RETRY if at == "end" else MISSING_HOOK_RETRY)
         return hook
 
@@ -303,24 +295,27 @@ class HooksActivity:
         self, request: RunHooks, hook: Hook, event: HookedEvent
     ) -> tuple[AnyReaction | None, ErrorDetail | None]:
         try:
-            returned = await self._run(request, hook, event)
-            return self._reaction(hook, returned), None
+            note_spent()
+            return self._reaction(hook, await self._run(request, hook, event)), None
         except Exception as error:  # noqa: BLE001 - the edge: whatever a hook raises becomes a reason code
-            text = redact_and_cut(str(error), frozenset(self._secrets))[:ERROR_CHARACTERS] or "no message"
-            message = f"hook {hook.name}, {event.type}: {type(error).__name__}: {text}"
-            kind = type(error).__name__
+            kind = kind_of(error)
+            text = redact_and_cut(text_of(error), self._secrets)[:ERROR_CHARACTERS] or "no message"
+            message = f"hook {hook.name}, {event.type}: {kind}: {text}"
             code = ReasonCode.RUNTIME_HOOK_FAILED
             detail = ErrorDetail(code=code, title=hook.name, message=message, type=kind, exception=code_of_kind(kind))
             activity.logger.warning("%s", message, exc_info=cause_of(detail, error))
             return None, detail
 
-    async def _run(self, request: RunHooks, hook: Hook, event: HookedEvent) -> object:
-        """Run the function within its timeout."""
+    async def _run(self, request: RunHooks, hook: Hook, event: HookedEvent) -> AnyReaction | str | None:
+        """Run the function within its timeout, and return its reaction, or the class of anything else."""
         context = await self._context(request)
         limit = hook.declaration.timeout.total_seconds()
-        body = self._bodies.start_function(hook.function, hook.arguments(event, context))
+        body = self._parts.bodies.start_function(
+            hook.name, hook.function, hook.arguments(event, context), _read_reaction
+        )
         late = TimeoutError(f"it ran longer than its time-out of {limit:g} s")
-        return await wait_within(body, limit, who="it", late=late, give_up=context.stop.set)
+        found: AnyReaction | str | None = await wait_within(body, limit, who="it", late=late, give_up=context.stop.set)
+        return found
 
     async def _context(self, request: RunHooks) -> _Context:
         loop = asyncio.get_running_loop()
@@ -333,7 +328,7 @@ class HooksActivity:
 
         spent, turn = (
             request.spent,
-            await write_until_stored(lambda: self._contexts.load_context(request.session, request.turn)),
+            await write_until_stored(lambda: self._parts.contexts.load_context(request.session, request.turn)),
         )
         return _Context(
             session=request.session,
@@ -342,25 +337,25 @@ class HooksActivity:
             usage=spent.usage,
             cost_usd=spent.cost_usd,
             read=read,
-            data=self._contexts.data_for_code(turn),
+            data=self._parts.contexts.data_for_code(turn),
             tenant=turn.tenant,
             by=turn.by,
         )
 
-    def _reaction(self, hook: Hook, returned: object) -> AnyReaction | None:
+    def _reaction(self, hook: Hook, returned: AnyReaction | str | None) -> AnyReaction | None:
         """The hook's reaction, without the worker's secrets; None if it returned something else."""
-        if isinstance(returned, Reaction):
-            texts = {name: self._clean(value) for name, value in returned if name != "type"}
-            return cast("AnyReaction", returned.model_copy(update=texts))
-        if returned is not None:
-            kind = type(returned).__name__
-            activity.logger.warning("hook %s returned a %s, which is no reaction; it is ignored", hook.name, kind)
-        return None
+        if isinstance(returned, str):
+            activity.logger.warning("hook %s returned a %s, which is no reaction; it is ignored", hook.name, returned)
+            return None
+        if returned is None:
+            return None
+        texts = {name: self._clean(value) for name, value in returned if name != "type"}
+        return returned.model_copy(update=texts)
 
     def _clean(self, value: object) -> object:
         if isinstance(value, tuple):
-            return tuple(without_known(str(text), frozenset(self._secrets)) for text in cast("tuple[str, ...]", value))
-        return without_known(str(value), frozenset(self._secrets))
+            return tuple(without_known(str(text), self._secrets) for text in cast("tuple[str, ...]", value))
+        return without_known(str(value), self._secrets)
 
     async def _record(self, request: RunHooks, end: HookEnd) -> HookEnd:
         """Write the event that records a call; if a lost attempt has written its own meanwhile, that one counts."""
@@ -369,6 +364,7 @@ class HooksActivity:
         await write_until_stored(lambda: self._store.append_events(request.session, [event]))
         async with store_failures():
             (stored,) = await self._store.events_by_key(request.session, [key])
+        note_kept()
         return stored.event if isinstance(stored.event, HookEnd) else end
 
     async def _load_ended_calls(
@@ -405,6 +401,27 @@ def _late_keys_of(request: RunHooks) -> list[str]:
         *(event.key for event in to_events(request.turn, request.decided)),
         *(call_key(request.turn, call_id, kind) for call_id in request.ended for kind in OF_DELEGATES),
     ]
+
+
+def _read_reaction(returned: object) -> AnyReaction | str | None:
+    """The reaction that a hook returned, of exact values; the name of its class for anything else.
+
+    Raises:
+        ValidationError: It was made without its checks, and does not pass them.
+    """
+    if returned is None:
+        return None
+    kind = next((base for base in type(returned).__mro__ if base in _REACTIONS), None)
+    if kind is None:
+        return type(returned).__name__
+    fields = cast("dict[str, object]", to_plain(object.__getattribute__(returned, "__dict__")))
+    return cast("AnyReaction", kind(**{name: fields[name] for name in _REACTIONS[kind] if name in fields}))
+
+
+_REACTIONS: Mapping[type, Collection[str]] = {
+    reaction: reaction.model_fields.keys() - {"type"} for reaction in Reaction.__subclasses__()
+}
+"""The classes of reactions, and their fields."""
 
 
 def _key(hook: str, called_with: Hooked) -> _Key:

@@ -4,24 +4,23 @@ from temporalio import activity
 
 from perdure.activities.errors import permanent
 from perdure.activities.heartbeat import keep_beating
-from perdure.activities.notifications import Notifications
-from perdure.activities.recordings import FixtureMissingError, RecordedTurns, Recordings
+from perdure.activities.parts import ActivityParts
+from perdure.activities.recordings import FixtureMissingError, RecordedTurns
 from perdure.activities.store_access import store_failures
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, UserInputReceived, UserInputRequired
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import Activity
 from perdure.contracts.recordings import RecordedDecisions
-from perdure.store import Store
 
 
 class PeopleActivity:
     """The questions of one worker's turns."""
 
-    def __init__(self, store: Store, recordings: Recordings, notifications: Notifications) -> None:
-        self._store = store
-        self._notifications = notifications
-        self._recorded = RecordedTurns(recordings)
+    def __init__(self, parts: ActivityParts) -> None:
+        self._store = parts.store
+        self._notifications = parts.notifications
+        self._recorded = RecordedTurns(parts.recordings)
 
     @activity.defn(name=Activity.ASK)
     async def ask(self, asking: AskPeople) -> RecordedDecisions | None:

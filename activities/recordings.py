@@ -21,8 +21,8 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError, field_validator
 from temporalio import activity
 
-from perdure.activities.litellm_call import Answer
-from perdure.activities.record_answer import to_shown_arguments
+from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.record_answer import to_shown_arguments
 from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode
@@ -47,6 +47,7 @@ from perdure.llm.recorded_calls import (
     request_of_tool_call,
     without_secrets,
 )
+from perdure.local_files import make_folder, open_private
 from perdure.settings import RecordingMode
 from perdure.store import Artifact, Store
 
@@ -134,7 +135,7 @@ class Recordings:
 
     def _begin(self, place: Path, agent: str) -> None:
         """Make the folder with its description in it, at once: another worker may begin the same recording."""
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         prepared = place.parent / f".{uuid.uuid4().hex}"
         info = RecordingInfo(format=RECORDING_FORMAT, agent=agent, created_at=datetime.now(UTC))
         write(prepared / "recording.json", info)
@@ -313,10 +314,11 @@ async def record(writing: Callable[[], None]) -> None:
 
 
 def write(path: Path, value: Value) -> None:
-    """Write a file in one go, so that a second worker that writes the same does no harm."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file for its owner alone, in one go, so that a second worker that writes the same does no harm."""
+    make_folder(path.parent)
     prepared = path.with_name(f".{uuid.uuid4().hex}")
-    prepared.write_text(value.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    with open(prepared, "x", encoding="utf-8", opener=open_private) as file:
+        file.write(value.model_dump_json(indent=2) + "\n")
     prepared.replace(path)
 
 
@@ -487,7 +489,7 @@ class RecordedTurns:
         asked = request_of_tool_call(transcript, request.request_id, request.tool, self._recordings.secrets)
         fixture = load(_decision_file(place, request.tool, asked), DecisionFixture)
         if fixture is None:
-            what = "approval" if request.needs == "approval" else "answer"
+            what = request.needs
             msg = (
                 f"no {what} is recorded for this call of {request.tool} "
                 f"(recording {place.name!r}, request {asked.digest[:12]}); {AGAIN}"

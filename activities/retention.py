@@ -6,7 +6,8 @@ from temporalio import activity
 
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_access import store_failures
-from perdure.contracts.names import RETENTION, Activity
+from perdure.contracts.ids import RETENTION
+from perdure.contracts.names import Activity
 from perdure.contracts.retention import Kept, Retention, SweepSlice, Swept
 from perdure.contracts.values import replace
 from perdure.store import NotFoundError, Store

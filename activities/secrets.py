@@ -1,13 +1,22 @@
-"""Collects the secret values that every text must be masked of. Imports no vendor."""
+"""Collects the secret values that every text must be masked of, and masks what came from outside. Imports no vendor."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from perdure.activities.mcp.references import names_needed
 from perdure.agents.agent import Agent
 from perdure.agents.environment import secrets_among
 from perdure.contracts.agents import SHORTEST_SECRET, names_of_call
+from perdure.contracts.generations import Generate
+from perdure.contracts.hooks import RunHooks
+from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turn_context import VARIABLES
+from perdure.contracts.turns import CommitTurn
+from perdure.contracts.values import replace
+from perdure.security.redaction import redact_text, without_known
 from perdure.settings import is_path, secrets_of
+
+WithResults = TypeVar("WithResults", Generate, RunHooks, CommitTurn)
 
 
 def secret_values(agents: Iterable[Agent], environment: Mapping[str, str]) -> frozenset[str]:
@@ -27,6 +36,22 @@ def values_of(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
     """The values of variables, without those that are no secret: short words, and paths that exist."""
     values = {environment.get(name, "") for name in names}
     return {value for value in values if len(value) >= SHORTEST_SECRET and not is_path(value)}
+
+
+def with_masked_results(request: WithResults, secrets: Collection[str]) -> WithResults:
+    """The request, with masks in the results that only the workflow knows: people and callers may have sent anything.
+
+    An error is masked as that of a tool: of what looks like a credential, too.
+    """
+    return replace(request, failed=tuple(_masked(outcome, secrets) for outcome in request.failed))
+
+
+def _masked(outcome: ToolOutcome, secrets: Collection[str]) -> ToolOutcome:
+    error = outcome.error
+    if error is None:
+        return replace(outcome, preview=without_known(outcome.preview, secrets))
+    shown = replace(error, message=redact_text(error.message, secrets))
+    return replace(outcome, preview=redact_text(outcome.preview, secrets), error=shown)
 
 
 def _referred_variables_of(agent: Agent) -> Iterator[str]:

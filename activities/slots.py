@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.errors import runtime_error, transient
-from perdure.activities.notifications import Notifications
+from perdure.activities.telling.notifications import Notifications
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import OpenTurn

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.store.errors import (
     NotFoundError,
     OtherStoreError,
+    ReservedIdError,
     ResumeRefusedError,
     SessionErasedError,
     StoreError,
@@ -36,6 +38,9 @@ PATIENCE = timedelta(minutes=7)
 
 PAUSE = timedelta(seconds=1)
 """Time between two tries of a write."""
+
+pause: ContextVar[timedelta] = ContextVar("perdure_pause")
+"""Another time between two tries: virtual time has none."""
 
 Stored = TypeVar("Stored")
 
@@ -67,6 +72,8 @@ async def store_failures(*, longest: timedelta = LONGEST_STORE_RETRY) -> AsyncIt
         raise permanent(runtime_error(ReasonCode.REQUEST_TURN_MISMATCH, str(error))) from None
     except TurnBlockedError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_BLOCKED, str(error))) from None
+    except ReservedIdError as error:
+        raise permanent(runtime_error(ReasonCode.REQUEST_RESERVED_ID, str(error))) from None
     except ResumeRefusedError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
     except StoreError as error:  # the store cannot hold a value: another attempt would bring the same
@@ -91,7 +98,7 @@ async def write_until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
                 text = f"{ReasonCode.RUNTIME_STORE_UNAVAILABLE}: {error}"
                 activity.logger.warning("waiting to store what is done: %s", text)
                 note(text)
-                await asyncio.sleep(PAUSE.total_seconds())
+                await asyncio.sleep(pause.get(PAUSE).total_seconds())
             except _NAMED:
                 raise
             except (StoreError, ValueError, TypeError) as error:

@@ -1,33 +1,40 @@
 """A tool call: the one dynamic activity behind every tool; its type in Temporal is the tool's name.
 
+Long, because all that happens to one call stands here in order.
+
 An attempt goes through five steps: *claim* the call in the ledger, *check* that it is approved, *run* the body,
 *redact* its result, *record* that. If the worker replays a recording, the recorded outcome stands in for the run.
 
 A second attempt runs the body again only if the tool is idempotent, or its reconciler says that it did not happen.
 Otherwise it returns the result that is recorded or that the reconciler found, or tells the model that the effect is
-unknown. If this very process still runs the call, the second attempt waits for its end (``tool_claims``).
+unknown. If this very process still runs the call, the second attempt waits for its end (``toolbox/claims``).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.agents import Definitions, Roster, TurnContexts, skill_tool
+from perdure.activities.agents import skill_tool
 from perdure.activities.conditions import matches
-from perdure.activities.errors import cause_of, error_of_missing_version, permanent
-from perdure.activities.heartbeat import keep_beating
-from perdure.activities.mcp.servers import McpServers
+from perdure.activities.errors import cause_of, error_of_missing_version, permanent, runtime_error, transient
+from perdure.activities.faults import faults_are_final
+from perdure.activities.heartbeat import keep_beating, note_spent, note_wait
+from perdure.activities.mcp.questions import AskedByServer, InputNeededError
 from perdure.activities.mcp.session_state import Caller
-from perdure.activities.metrics import Metrics
-from perdure.activities.recordings import FixtureMissingError, Recordings
+from perdure.activities.parts import ActivityParts
+from perdure.activities.recordings import FixtureMissingError
 from perdure.activities.store_access import store_failures, write_until_stored
-from perdure.activities.tool_claims import Attempt, Body, Claims, RunningCalls, hidden_of
-from perdure.activities.tool_output import (
+from perdure.activities.telling.traces import ToolSpan
+from perdure.activities.toolbox.claims import Attempt, Body, Claims, RunningCalls, hidden_of
+from perdure.activities.toolbox.lanes import value_of, wait_within
+from perdure.activities.toolbox.output import (
     NotApprovedError,
     artifact_of_output,
     artifacts_in_store,
@@ -47,10 +54,7 @@ from perdure.activities.tool_output import (
     text_of_exception,
     traceback_of,
 )
-from perdure.activities.tool_runner import Bodies, Progress, check_arguments, masked, parse_arguments, wait_within
-from perdure.activities.traces import ToolSpan, Traces
-from perdure.agents.agent import Agent
-from perdure.agents.data import InlineAgents
+from perdure.activities.toolbox.runner import Progress, check_arguments, masked, parse_arguments
 from perdure.agents.parameters import takes_the_same
 from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
@@ -71,8 +75,11 @@ from perdure.llm.tool_output import (
 from perdure.schema_checks import run_off_the_loop
 from perdure.security.approvals import is_approved
 from perdure.security.redaction import without_hidden, without_known
-from perdure.store import Artifact, Store
+from perdure.store import Artifact
 from perdure.store.errors import StoreError
+
+PLACE_RETRY = timedelta(seconds=1)
+"""Wait before a worker without a free thread may take the call again."""
 
 MISSING_TOOL_RETRY = timedelta(seconds=5)
 """Wait before the activity is retried because this worker lacks the tool."""
@@ -112,33 +119,18 @@ class CallEnd:
 class ToolActivities:
     """Tool calls of one worker."""
 
-    def __init__(  # noqa: PLR0913 - the parts of a worker, all by keyword
-        self,
-        *,
-        store: Store,
-        agents: Mapping[str, Agent],
-        inline: InlineAgents | None,
-        definitions: Definitions,
-        bodies: Bodies,
-        mcp: McpServers,
-        metrics: Metrics,
-        recordings: Recordings,
-        contexts: TurnContexts,
-        secrets: frozenset[str],
-        traces: Traces,
-    ) -> None:
-        self._traces = traces
-        self._store = store
+    def __init__(self, parts: ActivityParts) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._secrets = parts.secrets
         self._running = RunningCalls()
-        self._claims = Claims(store=store, bodies=bodies, running=self._running, contexts=contexts, secrets=secrets)
-        self._roster = Roster(agents, inline, definitions)
-        self._definitions = definitions
-        self._contexts = contexts
-        self._bodies = bodies
-        self._mcp = mcp
-        self._metrics = metrics
-        self._recordings = recordings
-        self._secrets = secrets
+        self._claims = Claims(
+            store=parts.store,
+            bodies=parts.bodies,
+            running=self._running,
+            contexts=parts.contexts,
+            secrets=parts.secrets,
+        )
 
     @activity.defn(dynamic=True)
     async def call_tool(self, args: Sequence[RawValue]) -> ToolOutcome:
@@ -154,18 +146,45 @@ class ToolActivities:
             except StoreError:
                 return True  # nobody else can have claimed it while the store is away
 
-        async with keep_beating(is_bounded=False):
+        async with keep_beating(is_bounded=False), faults_are_final(self._secrets):
             async with store_failures():
                 await self._store.require(call.store)
             return await self._running.carry_out(claimant, self._carry_out(call, claimant), holds)
 
     async def _carry_out(self, call: CallTool, claimant: str) -> ToolOutcome:
         """Claim, check, run, redact, record, in the call's span. The attempt that records the result ends the span."""
-        with self._traces.tool_call(call) as span:
+        with self._parts.traces.tool_call(call) as span:
             return await self._carry_out_in(span, call, claimant)
 
     async def _carry_out_in(self, span: ToolSpan, call: CallTool, claimant: str) -> ToolOutcome:
         attempt = await self._begin(call, claimant)
+        async with self._place(attempt):
+            return await self._carry_out_at(attempt, span)
+
+    @asynccontextmanager
+    async def _place(self, attempt: Attempt) -> AsyncIterator[None]:
+        """Have a thread for a sync body, before the call is claimed: else another worker may take it."""
+        body = attempt.body
+        if not isinstance(body, Tool) or attempt.recording.replays or self._running.has_other(attempt.claimant):
+            yield
+            return
+        async with AsyncExitStack() as stack:
+            note_wait(
+                f"waits for a thread: {self._parts.bodies.describe_threads()}"
+                if self._parts.bodies.is_full(body)
+                else ""
+            )
+            try:
+                await stack.enter_async_context(self._parts.bodies.place(body))
+            except TimeoutError:
+                message = f"{body.name} has not begun: {self._parts.bodies.describe_threads()} of this worker"
+                detail = runtime_error(ReasonCode.RUNTIME_QUEUED, message)
+                raise transient(detail, PLACE_RETRY, benign=True) from None
+            finally:
+                note_wait("")
+            yield
+
+    async def _carry_out_at(self, attempt: Attempt, span: ToolSpan) -> ToolOutcome:
         attempt, before = await self._claim(attempt)
         if before is not None:
             return await self._return_recorded(attempt, before)
@@ -174,26 +193,32 @@ class ToolActivities:
             end = CallEnd(attempt.message_of_loss(attempt.recovery))
         elif attempt.recording.replays:
             end = await self._replay(attempt)
+        elif attempt.asked is not None and attempt.answering.number < attempt.asked.question.number:
+            # An attempt was lost once it had kept the question.
+            return await self._park(attempt, attempt.asked)
         else:
-            end = await self._redact(attempt, await self._run(attempt))
+            ran = await self._run(attempt)
+            if isinstance(ran.result, InputNeededError):
+                return await self._park(attempt, ran.result.asked)
+            end = await self._end_of(attempt, ran)
         if (error := end.abort or end.message.error) is not None:
             span.fail(error.code)
         return await self._record(attempt, end)
 
     async def _begin(self, call: CallTool, claimant: str) -> Attempt:
         """The attempt, with the definition that the turn froze and this worker's body of the tool."""
-        definition = await self._definitions.get(call.definition)
+        definition = await self._parts.definitions.get(call.definition)
         declaration = definition.tool(activity.info().activity_type)
         body = self._body(definition, declaration)
         if declaration is None or body is None:
             raise self._describe_missing_tool(definition, declaration)
-        recording = await self._recordings.tool_call(definition, call, declaration.name)
+        recording = await self._parts.recordings.tool_call(definition, call, declaration.name)
         progress = Progress(store=self._store, call=call, claimant=claimant)
         return Attempt(call, definition, declaration, body, claimant, recording, progress)
 
     def _body(self, definition: AgentDefinition, declaration: ToolDeclaration | None) -> Body | None:
         """The body for a frozen declaration; None if this worker has none with the same schema."""
-        agent = self._roster.find_agent(definition)
+        agent = self._parts.roster.find_agent(definition)
         if declaration is None:
             return None
         if definition.skills and is_skill_tool(declaration):
@@ -209,7 +234,8 @@ class ToolActivities:
         self, definition: AgentDefinition, declaration: ToolDeclaration | None
     ) -> ApplicationError:
         """The failure with which a worker of another version leaves the call to one that has the tool."""
-        name, agent = activity.info().activity_type, self._roster.find_agent(definition)
+        name, agent = activity.info().activity_type, self._parts.roster.find_agent(definition)
+        self._parts.metrics.refused_versions.note(activity.info().workflow_id or "")
         missing = MissingVersion(
             agent=definition.name,
             what="tool",
@@ -226,7 +252,8 @@ class ToolActivities:
             error = claim.message.error if claim.aborted else None
             return attempt, CallEnd(claim.message, abort=None if error is None else _detail_of_abort(attempt, error))
         hidden = await hidden_of(attempt, claim.arguments)
-        attempt = replace(attempt, raw_arguments=claim.arguments, hidden=hidden, recovery=recovery)
+        asked = AskedByServer.model_validate_json(claim.asked) if claim.asked else None
+        attempt = replace(attempt, raw_arguments=claim.arguments, hidden=hidden, recovery=recovery, asked=asked)
         masked.set(attempt.unspoken)
         return attempt, None
 
@@ -239,6 +266,8 @@ class ToolActivities:
 
     async def _check(self, attempt: Attempt) -> None:
         """Check the call against the agent's approvals once more, by its raw arguments, just before it runs."""
+        if attempt.asked is not None:  # it was checked before its MCP server asked
+            return
         definition, declaration, raw = attempt.definition, attempt.declaration, attempt.raw_arguments
         digest = attempt.call.approval.digest if attempt.call.approval is not None else None
         if definition.approvals.rules:
@@ -254,17 +283,18 @@ class ToolActivities:
         began = time.monotonic()
         try:
             await self._check(attempt)
+            note_spent()
             with attempt.progress.take_reports(self._secrets | attempt.unspoken):
                 if attempt.recovery is not None and attempt.recovery.decision == "result_found":
-                    result = await read(attempt.recovery.found, attempt.call.call_id)
+                    result = cast("CallResult", value_of(attempt.recovery.found))
                 elif isinstance(attempt.body, Tool):
                     result = await self._run_here(attempt, attempt.body)
                 else:
-                    result = await self._mcp.call(
+                    result = await self._parts.mcp.call(
                         attempt.body,
                         attempt.declaration,
                         parse_arguments(attempt.raw_arguments),
-                        caller=Caller(attempt.call.session, attempt.call.call_id),
+                        caller=Caller(attempt.call.session, attempt.call.call_id, attempt.answering),
                         unspoken=attempt.unspoken,
                         on_progress=attempt.progress.report,
                     )
@@ -273,21 +303,25 @@ class ToolActivities:
         return Ran(result, time.monotonic() - began)
 
     async def _run_here(self, attempt: Attempt, tool: Tool[..., object]) -> CallResult:
-        """Check the arguments, run the Python body within its timeout, and read its result."""
+        """Check the arguments, run the Python body, and read its result, all within its timeout."""
         limit = attempt.declaration.timeout.total_seconds()
-        arguments = check_arguments(tool, attempt.raw_arguments)
-        context = await self._contexts.load_call_context(attempt.call)
+        context = await self._parts.contexts.load_call_context(attempt.call)
         context.report, context.find = attempt.progress.report, make_finder(self._store, attempt.call.session)
         late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
 
         def stop() -> None:
             context.stop.set()
             if not tool.is_async:  # a thread cannot be cancelled: it sees the flag, or runs on
-                self._metrics.tools_abandoned.labels(tool.name).inc()
+                self._parts.metrics.tools_abandoned.labels(tool.name).inc()
 
-        body = self._bodies.start(tool, arguments, context)
-        returned = await wait_within(body, limit, who=tool.name, late=late, give_up=stop)
-        return replace(await read(returned, context.call_id, tool.returns), stop=context.stop_reason)
+        body = self._parts.bodies.start(
+            tool,
+            lambda: check_arguments(tool, attempt.raw_arguments),
+            context,
+            lambda returned: read(returned, context.call_id, tool.returns),
+        )
+        result: CallResult = await wait_within(body, limit, who=tool.name, late=late, give_up=stop)
+        return replace(result, stop=context.stop_reason)
 
     async def _replay(self, attempt: Attempt) -> CallEnd:
         """The recorded end of the call; the body does not run.
@@ -320,6 +354,13 @@ class ToolActivities:
         ending = fixture.error if fixture.ended_turn else None
         abort = None if ending is None else _detail_of_abort(attempt, ending)
         return CallEnd(message, artifacts, abort=abort, problem=problem)
+
+    async def _end_of(self, attempt: Attempt, ran: Ran) -> CallEnd:
+        """The end of a call that has run. What fails here is its error too, as the body would run again otherwise."""
+        try:
+            return await self._redact(attempt, ran)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the body has run
+            return self._judge_error(attempt, error, ran.seconds)
 
     async def _redact(self, attempt: Attempt, ran: Ran) -> CallEnd:
         """Mask a result, and cut it to what the model and people read."""
@@ -386,12 +427,28 @@ class ToolActivities:
             activity.logger.warning("the result of %s came too late and was dropped", call.call_id)
         await self._keep(attempt, end)
         if end.seconds is not None:
-            self._metrics.tool_seconds.labels(name).observe(end.seconds)
+            self._parts.metrics.tool_seconds.labels(name).observe(end.seconds)
         if end.abort is not None:
             raise permanent(end.abort) from end.cause
         if end.problem is not None:
             raise permanent(end.problem)
         return outcome(message)
+
+    async def _park(self, attempt: Attempt, asked: AskedByServer) -> ToolOutcome:
+        """Keep what the call's MCP server asks with the call, which is sent again with the answer."""
+        call = attempt.call
+        kept = await write_until_stored(
+            lambda: self._store.park_call(
+                session=call.session,
+                turn=call.turn,
+                call_id=call.call_id,
+                claimant=attempt.claimant,
+                asked=asked.model_dump_json(),
+            )
+        )
+        if not kept:
+            activity.logger.warning("the question of %s came too late and was dropped", call.call_id)
+        return ToolOutcome(call_id=call.call_id, recorded=False, asks=asked.question)
 
     async def _keep(self, attempt: Attempt, end: CallEnd) -> None:
         """Add the call to the turn's recording, if this worker records and the store holds this very result."""

@@ -6,6 +6,8 @@ are resolved and checked where the connection is made.
 
 import asyncio
 import functools
+import ipaddress
+import re
 import socket
 import ssl
 from collections.abc import Iterable
@@ -35,6 +37,7 @@ LONGEST_WAIT = timedelta(hours=24)
 """Longest wait that an answer's ``retry-after`` may ask for."""
 
 _GONE = 410
+_NUMBERS = re.compile(r"[0-9A-Fa-f:.]*[:.][0-9A-Fa-f:.]*[0-9A-Fa-f:](%\w+)?")
 _BUSY = frozenset({429, 503})
 _TAKEN = range(200, 300)
 
@@ -108,8 +111,9 @@ async def _post(destination: Destination, target: WebhookTarget, notify: Notify)
     """
     now = datetime.now(UTC)
     headers = {
-        "host": destination.host if ":" not in destination.host else f"[{destination.host}]",
         "content-type": "application/json",
+        **target.headers,
+        "host": destination.host if ":" not in destination.host else f"[{destination.host}]",
         "user-agent": f"perdure/{version('perdure')}",
         "webhook-id": notify.message,
         "webhook-timestamp": str(int(now.timestamp())),
@@ -134,8 +138,22 @@ async def _post(destination: Destination, target: WebhookTarget, notify: Notify)
     except TimeoutError:
         raise _undelivered(f"{destination.host} did not answer within {PATIENCE.total_seconds():.0f} s") from None
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError) as error:
-        why = str(error) or type(error).__name__
+        why = _without_addresses(str(error)) or type(error).__name__
         raise _undelivered(f"{destination.host} could not be reached ({why[:200]})") from None
+
+
+def _without_addresses(text: str) -> str:
+    """The text without the numbers of addresses: the receiver's name is all that its tenant knows."""
+    return _NUMBERS.sub(lambda found: "its address" if _is_address(found[0]) else found[0], text)
+
+
+def _is_address(text: str) -> bool:
+    """Whether the text is an address, which a port or a colon may follow."""
+    for part in (text, text.rstrip(":"), text.rpartition(":")[0]):
+        with suppress(ValueError):
+            ipaddress.ip_address(part)
+            return True
+    return False
 
 
 def _wait_of(answer: httpcore.Response) -> timedelta | None:
@@ -178,8 +196,10 @@ class _Guard(httpcore.AsyncNetworkBackend):
         addresses = await _resolve(host, port)
         inside = [address for address in addresses if not self._trusted and not is_public(address)]
         if inside:
+            # The tenant reads why a delivery failed, and is told no address of the network that it is not on.
+            activity.logger.warning("the webhook's host %s stands for %s, which is not public", host, inside[0])
             raise EgressError(
-                f"{host} stands for {inside[0]}, which is not a public address; have PERDURE_WEBHOOK_ALLOW name its "
+                f"{host} leads to an address that is not a public address; have PERDURE_WEBHOOK_ALLOW name its "
                 f"origin, such as https://{host}:{port}"
             )
         failure: Exception = OSError("no address")

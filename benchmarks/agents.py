@@ -30,7 +30,13 @@ def block_for(seconds: float, context: ToolContext) -> str:
     return "blocked"
 
 
-TOOLS: list[Tool[..., Any]] = [read_page, wait_for, block_for]
+@tool(requires_approval=True)
+def sign(seconds: float) -> str:
+    """Sign, once a person has approved it."""
+    return f"signed after {seconds}"
+
+
+TOOLS: list[Tool[..., Any]] = [read_page, wait_for, block_for, sign]
 
 WHOLE = Compaction(threshold=None)
 """What grows is measured as it grows: nothing is summarised."""

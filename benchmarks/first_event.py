@@ -2,12 +2,16 @@
 
 Each round starts a bare workflow that does nothing and waits for its result (one workflow task, no activity), then
 posts a job to a gateway of its own process and follows it until its first event. Prints medians and their ratio.
+
+``--beside FOLDER`` measures another checkout too, three times in turn with this one, on the same machine.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,10 +22,12 @@ import httpx
 
 from benchmarks.bench import floor_run
 from benchmarks.floor import BARE
-from benchmarks.stage import Stage, staged
-from perdure.cli.server import find_free_port
+from benchmarks.stage import ROOT, Stage, staged
+from perdure.local_ports import find_free_port
 
 ROUNDS = 40
+TURNS = 3
+"""Measurements of each of two checkouts, in turn."""
 WARMING = 3
 """Rounds that do not count: connections are made, and modules loaded."""
 
@@ -73,14 +79,35 @@ async def measured(rounds: int) -> Figures:
             return await started(stage, rounds)
 
 
+def compare(other: Path, rounds: int) -> dict[str, list[Figures]]:
+    """Measure this checkout and another one in turn, each with its own benchmark."""
+    found: dict[str, list[Figures]] = {}
+    with tempfile.TemporaryDirectory(prefix="perdure-beside-") as folder:
+        written = Path(folder) / "figures.json"
+        command = [sys.executable, "-m", "benchmarks.first_event", f"--rounds={rounds}", f"--json={written}"]
+        for _ in range(TURNS):
+            for name, tree in (("this", ROOT), ("other", other.resolve())):
+                sys.stdout.write(f"{name}: ")
+                sys.stdout.flush()
+                subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, check=True)
+                found.setdefault(name, []).append(json.loads(written.read_text()))
+    return found
+
+
 def main() -> None:
     """Start jobs, print, and write the JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"jobs, one after the other, {ROUNDS} by default")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--beside", type=Path, help="another checkout to measure in turn with this one")
     given = parser.parse_args()
-    figures = asyncio.run(measured(given.rounds))
-    sys.stdout.write(" · ".join(f"{name} {value:,.2f}" for name, value in figures.items()) + "\n")
+    if given.beside is not None and not (given.beside / "benchmarks/first_event.py").is_file():
+        parser.error(f"--beside: {given.beside} is not a checkout with benchmarks/first_event.py")
+    if given.beside is None:
+        figures: Figures = asyncio.run(measured(given.rounds))
+        sys.stdout.write(" · ".join(f"{name} {value:,.2f}" for name, value in figures.items()) + "\n")
+    else:
+        figures = compare(given.beside, given.rounds)
     if given.json is not None:
         given.json.write_text(json.dumps(figures, indent=2))
 

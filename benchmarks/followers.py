@@ -23,11 +23,12 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import Client
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.events import NewEvent, UserMessageReceived
 from perdure.contracts.turns import Continuation, OpenTurn
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.database import Address
@@ -47,10 +48,12 @@ class Seen:
     delays: list[float] = field(default_factory=list)
 
 
-async def follow(port: int, session: str, after: int, seen: Seen) -> None:
+async def follow(port: int, session: str, after: int, seen: Seen, token: str = "") -> None:
     """Read a stream until it is cut off."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET /v1/sessions/{session}/events?after={after} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+    heads = [f"GET /v1/sessions/{session}/events?after={after} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
+    heads += [f"Authorization: Bearer {token}"] if token else []
+    writer.write("\r\n".join([*heads, "", ""]).encode())
     try:
         while line := await reader.readline():
             if line.startswith(b"data: {"):

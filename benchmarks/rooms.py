@@ -1,6 +1,6 @@
 """``python -m benchmarks.rooms``: how far a reader has to walk, counted from one turn that runs.
 
-For the loop (``run_turn``), ``open_turn``, ``generate`` and a tool call: the functions of perdure in the order of their
+For the loop (``Story.run``), ``open_turn``, ``generate`` and a tool call: perdure's functions in the order of their
 first call, as somebody reads who follows the code. A *room* is a module with such a function, a *return* is a change to
 a room that was left before, a *name* is such a function. The turn is the second one of its session, has one tool call,
 and runs in a worker of its own; what the turn before has imported and cached is not walked again.
@@ -30,10 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LOG = "ROOMS_LOG"
 """The variable that makes a worker, which loads this module as its agents, write its walks to a file."""
 
-FLOWS = {"run_turn": "the loop", "open_turn": "open_turn", "generate": "generate", "call_tool": "a tool call"}
+FLOWS = {"run": "the loop", "open_turn": "open_turn", "generate": "generate", "call_tool": "a tool call"}
 """What a walk begins with, and what it is called."""
 
-PLACES = {"run_turn": "perdure.engine"} | dict.fromkeys(("open_turn", "generate", "call_tool"), "perdure.activities")
+PLACES = {"run": "perdure.engine"} | dict.fromkeys(("open_turn", "generate", "call_tool"), "perdure.activities")
 """The package in which the function stands that a walk begins with."""
 
 PRODUCT = ("perdure", "activities", "workflows", "worker")
@@ -86,13 +86,13 @@ class Walk:
         pool = threading.current_thread().name.rstrip("0123456789")
         if is_entry and name not in self._open:
             self._open[name] = (frame, {})
-            if name == "run_turn":
+            if name == "run":
                 self._pool = pool
         if name.startswith("<") or not self._open:
             return
         in_workflow = pool == self._pool
         for flow, (_, walked) in self._open.items():
-            if (flow == "run_turn") is in_workflow:
+            if (flow == "run") is in_workflow:
                 walked.setdefault((module, frame.f_code.co_qualname))
 
 
@@ -146,7 +146,7 @@ async def walks() -> dict[str, list[tuple[str, str]]]:
 
 def table(found: dict[str, list[tuple[str, str]]]) -> str:
     """The figures of every flow; ``values`` and ``shared`` rooms are counted in ``rooms`` too."""
-    activities = [rooms_of(found[flow]) for flow in FLOWS if flow != "run_turn"]
+    activities = [rooms_of(found[flow]) for flow in FLOWS if flow != "run"]
     shared = {room for room in set[str].intersection(*activities) if not room.startswith(VALUES)}
     lines = ["flow          rooms  values  shared   rest  returns  names"]
     for flow, title in FLOWS.items():

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.bench import turn
 from benchmarks.stage import Process, staged
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 from tests.postgresql import start_postgresql, url_of
 
 QUIET = 30.0

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port, spawn, stop_process
+from perdure.cli.server import EmbeddedServer, ServerOptions, spawn, stop_process
 from perdure.client import Client
 from perdure.client.connect import connect
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from perdure.agents.delegates import Delegate, spawn_agent
 from perdure.agents.environment import Secret, Setting
 from perdure.agents.files import File, Image
 from perdure.agents.hooks import Hook, HookContext, HookDefinitionError, StepEnd, hook
-from perdure.agents.tool import Tool, ToolDefinitionError, tool
+from perdure.agents.tool import Tool, ToolDefinitionError, caller_tool, tool
 from perdure.agents.toolset import Toolset, tool_method
 from perdure.contracts.agents import Compaction
 from perdure.contracts.budgets import Budgets, Usage
@@ -71,6 +71,7 @@ __all__ = [
     "TurnResult",
     "Usage",
     "ask_user",
+    "caller_tool",
     "clear_todo",
     "finish",
     "hook",

@@ -50,7 +50,7 @@ class AlreadyRunningError(Exception):
 
 
 class DevAddresses(BaseModel):
-    """What ``perdure dev`` of a folder started, and where.
+    """Processes that ``perdure dev`` of a folder started, and their addresses.
 
     Attributes:
         store_url: The store's address without secrets, with an absolute path if it is a file.

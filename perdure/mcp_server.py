@@ -36,10 +36,13 @@ from perdure.security.redaction import hidden_values_of, redact_text, without_hi
 from perdure.settings import secrets_of
 
 if TYPE_CHECKING:
+    from mcp.server.extension import Extension
     from mcp.server.mcpserver import Context, MCPServer
     from mcp.types import CallToolResult, ContentBlock, InputRequiredResult
     from mcp.types import Tool as ListedTool
     from starlette.applications import Starlette
+
+MISSING_SDK = "the MCP SDK is not installed; install it with: pip install 'perdure[mcp]'"
 
 ERROR_CHARACTERS = 1_500
 """Longest error text that a client reads."""
@@ -142,6 +145,7 @@ def as_mcp(
     name: str = "perdure",
     instructions: str | None = None,
     describe: Describe = lambda _: None,
+    extensions: "Sequence[Extension]" = (),
 ) -> "MCPServer[Any]":
     """An MCP server with these tools; ``as_mcp(…).run()`` serves them over stdio.
 
@@ -154,10 +158,11 @@ def as_mcp(
         name: What the server calls itself.
         instructions: What a host tells its model about the server.
         describe: The whole sentence for errors that are expected.
+        extensions: Extensions of the protocol, as the SDK has them.
 
     Raises:
         McpMissingError: The MCP SDK is not installed.
-        ToolDefinitionError: Something is no tool, two tools have one name, or one needs a turn or a person.
+        ToolDefinitionError: Something is not a tool, two tools have one name, or one needs a turn or a person.
         UnmetNeedError: The environment lacks what a tool needs.
     """
     try:
@@ -165,8 +170,7 @@ def as_mcp(
         from mcp.types import CallToolResult, ToolAnnotations  # noqa: PLC0415
         from mcp.types import Tool as ListedTool  # noqa: PLC0415
     except ImportError as error:
-        msg = "the MCP SDK is not installed; install it with: pip install 'perdure[mcp]'"
-        raise McpMissingError(msg) from error
+        raise McpMissingError(MISSING_SDK) from error
     served = _index_by_name(tools)
     around = _Around(describe, dict(os.environ), tuple(served.values()))
 
@@ -203,7 +207,14 @@ def as_mcp(
             )
 
     version = importlib.metadata.version("perdure")
-    return Server(name, instructions=instructions, version=version, log_level="WARNING", lifespan=leaving)
+    return Server(
+        name,
+        instructions=instructions,
+        version=version,
+        log_level="WARNING",
+        lifespan=leaving,
+        extensions=extensions,
+    )
 
 
 def as_web_application(server: "MCPServer[Any]", host: str) -> "Starlette":
@@ -225,7 +236,7 @@ def _index_by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], .
 
 
 def _explain_only_in_a_turn(declaration: ToolDeclaration) -> str | None:
-    """Why a tool could never work here; None if it may."""
+    """Reason a tool could never work here; None if it may."""
     if declaration.interactive or declaration.requires_approval:
         return "needs a person's answer or approval, which only a turn waits for"
     if declaration.builtin is not None or declaration.delegate is not None or is_skill_tool(declaration):

@@ -5,15 +5,17 @@ takes too long is given up. With a schema of an MCP server the value then counts
 """
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import regex
-from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema import ValidationError
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from perdure.agents.schemas import GivenUpError, Watch, watch, with_watch
+from perdure.agents.schemas import GivenUpError, Watch, draft_of, watch, with_watch
+from perdure.contracts.conditions import check_expression, check_length
 from perdure.contracts.values import JsonValue, json_objects
 from perdure.security.approvals import describe_error
 
@@ -22,8 +24,15 @@ T = TypeVar("T")
 CHECK_SECONDS = 1.0
 """Processor time that the checks of one answer or of one call may take."""
 
-UNBOUNDED = frozenset({"patternProperties", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"})
+UNBOUNDED = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef"})
 """Keywords whose work in jsonschema the clock cannot interrupt; a foreign schema with one of them is not checked."""
+
+
+DOUBTFUL = frozenset({"not", "oneOf", "if", "maxContains", "patternProperties"})
+"""Keywords that may find an error because a part of theirs fits."""
+
+MOST_EXPRESSIONS = 32
+"""Most compiled expressions that a clock keeps: a large one takes two megabytes."""
 
 
 class Clock(Watch):
@@ -31,6 +40,7 @@ class Clock(Watch):
 
     def __init__(self) -> None:
         self._began = time.thread_time()
+        self._compiled: dict[str, regex.Pattern[str]] = {}
 
     def look(self) -> None:
         """Stop the checks if their time is over.
@@ -47,15 +57,54 @@ class Clock(Watch):
             GivenUpError: The search took longer.
         """
         try:
-            return regex.search(pattern, text, timeout=self._time_left_of(), concurrent=True) is not None
+            return self._compile(pattern).search(text, timeout=self._time_left_of(), concurrent=True) is not None
         except TimeoutError:
             raise GivenUpError(_describe_timeout()) from None
+
+    def _compile(self, pattern: str) -> regex.Pattern[str]:
+        if (compiled := self._compiled.get(pattern)) is None:
+            if len(self._compiled) >= MOST_EXPRESSIONS:
+                self._compiled.clear()
+            compiled = self._compiled[pattern] = regex.compile(pattern, cache_pattern=False)
+        return compiled
 
     def _time_left_of(self) -> float:
         left = CHECK_SECONDS - (time.thread_time() - self._began)
         if left <= 0:
             raise GivenUpError(_describe_timeout())
         return left
+
+
+class Foreign(Watch):
+    """A watch for a schema of a stranger, under the clock: an expression that cannot be searched for counts as found.
+
+    Such are JavaScript's own, and those that would take much memory to read.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.passed_over = False
+        self._clock = clock
+
+    def look(self) -> None:
+        """Stop the checks if their time is over."""
+        self._clock.look()
+
+    def is_found(self, pattern: str, text: str) -> bool:
+        """Whether the expression is found in the text, or cannot be searched for."""
+        if _can_be_searched(pattern):
+            return self._clock.is_found(pattern, text)
+        self.passed_over = True
+        return True
+
+
+@functools.lru_cache(maxsize=512)
+def _can_be_searched(pattern: str) -> bool:
+    try:
+        check_length(pattern)
+        check_expression(pattern)
+    except ValueError:
+        return False
+    return True
 
 
 async def run_off_the_loop(work: Callable[[], T]) -> T:
@@ -75,7 +124,7 @@ def run_with_clock(work: Callable[[], T]) -> T:
 
 
 def problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
-    """What is wrong with a value by a foreign schema, in one phrase without the value; None if nothing is.
+    """Problem of a value with a foreign schema, in one phrase without the value; None if there is none.
 
     Raises:
         GivenUpError: The schema could not be checked.
@@ -90,14 +139,25 @@ def find_first_error(schema: dict[str, JsonValue], value: JsonValue) -> Validati
     Raises:
         GivenUpError: The schema could not be checked.
     """
-    if any(not UNBOUNDED.isdisjoint(part) for part in json_objects(schema)):
+    keywords = {name for part in json_objects(schema) for name in part}
+    if keywords & UNBOUNDED:
         msg = "the schema has keywords whose work cannot be bounded"
         raise GivenUpError(msg)
 
     def check() -> ValidationError | None:
-        kind = with_watch(validators.validator_for(schema, default=Draft202012Validator))
-        # With an empty registry, so that nothing is fetched.
-        return next(iter(kind(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
+        clock = watch.get()
+        foreign = Foreign(clock if isinstance(clock, Clock) else Clock())
+        token = watch.set(foreign)
+        try:
+            # With an empty registry, so that nothing is fetched.
+            kind = with_watch(draft_of(schema))
+            found = next(iter(kind(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
+        finally:
+            watch.reset(token)
+        if found is not None and foreign.passed_over and keywords & DOUBTFUL:
+            msg = "the schema has expressions that cannot be searched for"
+            raise GivenUpError(msg)
+        return found
 
     try:
         return run_with_clock(check)

@@ -10,6 +10,7 @@ every text. So a value that texts hold for other reasons is none: a short one, a
 Long, because each variable that a process reads stands here, with its default, its meaning and its check.
 """
 
+import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -23,10 +24,11 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import PerdureError
-from perdure.contracts.names import DEFAULT_TASK_QUEUE
+from perdure.contracts.names import DEFAULT_TASK_QUEUE, DOORS
 from perdure.contracts.queues import RateLimit, Role, Routing
+from perdure.contracts.turn_context import VARIABLES
 from perdure.contracts.webhooks import EVERYWHERE, Egress, read_entry
-from perdure.local_files import DevFile, find
+from perdure.local_files import DevFile, find, make_folder
 
 _ENDS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?$")
 """The ends of words that name a credential, also without an underscore before them: ``PGPASSWORD``, ``APIKEY``."""
@@ -39,7 +41,9 @@ _SURE = re.compile(
 )
 """Words that name a credential wherever they stand between underscores."""
 
-_LIKELY = re.compile(r"(?:\w*(?:API|ACCESS|AUTH|PRIVATE|SECRET))?(?:KEY|TOKEN)S?|PAT|JWT")
+_LIKELY = re.compile(
+    r"(?:\w*(?:API|ACCESS|AUTH|PRIVATE|SECRET))?(?:KEY|TOKEN)S?|PAT|JWT|AUTH|AUTHORIZATION|BEARER|COOKIES?"
+)
 """Words that name one if the value has a digit, as keys have: ``PRIMARY_KEY_COLUMN`` holds a word."""
 
 _ABOUT = re.compile(
@@ -79,6 +83,8 @@ ENCRYPTION_KEYS = "PERDURE_ENCRYPTION_KEYS"
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]*[A-Za-z0-9\]]")
 
+_ADDRESS = re.compile(rf"{_ORIGIN.pattern}(?:/[^\s?#]*)?")
+
 _URL_SAFE, _STANDARD = str.maketrans("+/", "-_"), str.maketrans("-_", "+/")
 
 SHORTEST_USER = 16
@@ -89,12 +95,12 @@ SHORTEST_PATH = 16
 
 
 def credentials_in(environment: Mapping[str, str]) -> frozenset[str]:
-    """What no text may show of these variables."""
+    """Secret values among these variables; masked in every text."""
     return frozenset(value for name, text in environment.items() for value in _values(name, text) if _is_secret(value))
 
 
 def _values(name: str, text: str) -> Iterator[str]:
-    """What of a variable may be secret: all of it by its name, and what it holds."""
+    """Yield the parts of a variable that may be secret: all of it by its name, and what it holds."""
     if _names_credential(name, text):
         yield text
     if name.upper() == ENCRYPTION_KEYS:
@@ -183,6 +189,8 @@ _WEIGHT = re.compile(r"(?P<tenant>[^=]+)=(?P<weight>\d+(?:\.\d+)?)")
 
 _MOST = re.compile(r"(?P<tenant>[^=]+)=(?P<most>[1-9]\d{0,8})")
 
+_OWNER = re.compile(rf"(?P<tenant>[^=]*)=(?P<variable>{VARIABLES}[A-Za-z0-9_]+)")
+
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
 """Bounds of a tenant's weight, which are Temporal's."""
 
@@ -230,6 +238,10 @@ class Settings(BaseSettings):
         default={},
         description="Most turns of a tenant that run at once: acme=20,*=5; * is every other tenant; empty: no limit",
     )
+    tenant_variables: Annotated[dict[str, frozenset[str]], NoDecode] = Field(
+        default={},
+        description="Variables that contexts of a tenant may name: acme=PERDURE_CONTEXT_ACME,beta=PERDURE_CONTEXT_BETA",
+    )
     migrate: Literal["auto", "off"] = Field(
         default="auto",
         description="Whether a worker brings the store's schema up to date; 'off' for fleets: 'perdure store migrate'",
@@ -266,16 +278,32 @@ class Settings(BaseSettings):
         default=None, description="File of the gateway's tokens: a line for each, with its hash"
     )
     gateway_tokens: str = Field(default="", description="The same lines in the variable itself, instead of a file")
+    gateway_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Proxies whose X-Forwarded-For counts: addresses or networks, with commas"
+    )
     gateway_max_running: int = Field(default=1000, ge=0, description="Running jobs of one tenant; 0 is no limit")
     gateway_max_streams: int = Field(
         default=1000, ge=0, description="Open event streams of one tenant in one gateway; 0 is no limit"
     )
+    gateway_max_schedules: int = Field(default=200, ge=0, description="Schedules of one tenant; 0 is no limit")
     gateway_max_requests: int = Field(
         default=500, ge=0, description="Requests of one tenant in one gateway and second; 0 is no limit"
+    )
+    gateway_max_connections: int = Field(
+        default=10_000, ge=0, description="Connections of one gateway, from all callers; 0 is no limit"
     )
     gateway_max_body_bytes: int = Field(
         default=32_000_000, ge=1024, description="Longest body of a request; images and files come in base64"
     )
+    doors: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Protocols of others, with commas: responses, agui, a2a at the gateway, nexus at workers",
+    )
+    a2a_url: str = Field(default="", description="Address of the gateway in cards of A2A; empty: the request's")
+    a2a_signing_key: str = Field(
+        default="", repr=False, description="Private key that signs cards of A2A, as PEM; needs PERDURE_A2A_URL"
+    )
+    a2a_signing_key_file: Path | None = Field(default=None, description="File of the same key, instead of the variable")
     encryption_keys: str = Field(
         default="", repr=False, description="Keys of content, ID:BASE64 of 32 bytes, first encrypts; empty: plain text"
     )
@@ -358,6 +386,14 @@ class Settings(BaseSettings):
                 raise ValueError(msg)
         return value
 
+    @field_validator("a2a_url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if value and not _ADDRESS.fullmatch(value):
+            msg = f"{value!r} is no address; write https://agents.example.com, with a path if the gateway is below one"
+            raise ValueError(msg)
+        return value.rstrip("/")
+
     @property
     def egress(self) -> Egress:
         """Which addresses webhooks may have."""
@@ -417,15 +453,49 @@ class Settings(BaseSettings):
             limits[found["tenant"]] = int(found["most"])
         return limits
 
+    @field_validator("tenant_variables", mode="before")
+    @classmethod
+    def _read_owners(cls, value: object) -> object:
+        """The tenants of each variable."""
+        if not isinstance(value, str):
+            return value
+        owners: dict[str, frozenset[str]] = {}
+        for part in filter(None, map(str.strip, value.split(","))):
+            found = _OWNER.fullmatch(part)
+            if found is None:
+                msg = f"{part!r} names no variable; write TENANT=VARIABLE, as in acme={VARIABLES}ACME, once for each"
+                raise ValueError(msg)
+            owners[found["variable"]] = owners.get(found["variable"], frozenset()) | {found["tenant"]}
+        return owners
+
     @property
     def routing(self) -> Routing:
-        """How the fleet of this process divides its work."""
+        """Division of the work in the fleet of this process."""
         return Routing(self.task_queue, self.roles, self.rate_limits)
 
-    @field_validator("agents", "codec_origins", "webhook_allow", "held_patches", mode="before")
+    @field_validator("gateway_proxies")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(str(ipaddress.ip_network(proxy)) for proxy in value)
+        except ValueError as error:
+            msg = f"{str(error).split()[0]} is no address of a proxy; write 10.1.2.3 or 10.1.0.0/16, with commas"
+            raise ValueError(msg) from None
+
+    @field_validator(
+        "agents", "codec_origins", "doors", "gateway_proxies", "webhook_allow", "held_patches", mode="before"
+    )
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("doors")
+    @classmethod
+    def _are_doors(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in DOORS]:
+            msg = f"there is no door {unknown[0]!r}; the doors are {', '.join(DOORS)}"
+            raise ValueError(msg)
+        return value
 
     @field_validator("shutdown_grace", mode="before")
     @classmethod
@@ -504,7 +574,7 @@ def prepare_recordings(settings: Settings) -> None:
         msg = f"there is no folder {str(folder)!r} of recordings to replay; make one with --record {folder}"
         raise SettingsError(msg)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         msg = f"the folder {str(folder)!r} cannot hold recordings: {error}; choose another with --record DIR"
         raise SettingsError(msg) from error
@@ -517,7 +587,7 @@ def secrets_of(environment: Mapping[str, str] | None = None) -> frozenset[str]:
 
 
 def _keys_of_file(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the file of keys holds, as the variable would hold it. Whoever needs the keys says why it cannot be read."""
+    """Read the file of keys, as the variable would hold them. Whoever needs the keys says why it cannot be read."""
     path = environment.get(f"{ENCRYPTION_KEYS}_FILE")
     try:
         return {ENCRYPTION_KEYS: Path(path).read_text(encoding="utf-8")} if path else {}

@@ -1,4 +1,4 @@
-"""Stop conditions for ``Agent(stop_conditions=[…])``: they finish a turn before its model does.
+"""Stop conditions for ``Agent(stop_conditions=[…])``: they finish a turn before its model does, and are no cancels.
 
 Each condition counts over the whole turn, and is checked at the end of each step. Combine them with ``&``, ``|`` and
 ``~``. Name one with ``name=`` or ``.named("…")``, or all with a map ``{"name": …}``: the turn's ``stopped_by`` has the
@@ -88,7 +88,7 @@ def no_tool_calls(steps: int | None = None, *, for_steps: int | None = None, nam
     return _make_condition(conditions.NoToolCalls, steps=steps, for_steps=for_steps, name=name)
 
 
-def output(  # noqa: PLR0913 - the settings of one search
+def output(
     pattern: str | re.Pattern[str],
     *,
     case_sensitive: bool = False,
@@ -116,7 +116,7 @@ def output(  # noqa: PLR0913 - the settings of one search
     )
 
 
-def tool_output(  # noqa: PLR0913 - the settings of one search
+def tool_output(
     pattern: str | re.Pattern[str],
     tool: str | None = None,
     *,

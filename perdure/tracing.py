@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -28,6 +29,30 @@ if TYPE_CHECKING:
 Kind = Literal["internal", "client", "server"]
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class NewSpan:
+    """A span that is to begin.
+
+    Attributes:
+        name: Its name.
+        attributes: Its attributes.
+        traceparent: The ids of the span; new ones if empty.
+        parent: The ids of the span above it; none if empty.
+        kind: Whose work the span is.
+        started_at: When the work began; now if None.
+        links: The ids of spans that belong to it.
+    """
+
+    name: str
+    attributes: Attributes
+    traceparent: str = ""
+    parent: str = ""
+    kind: Kind = "internal"
+    started_at: datetime | None = None
+    links: Sequence[str] = ()
+
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """Either of them turns tracing on."""
@@ -191,30 +216,20 @@ class Tracing:
         finally:
             context.detach(token)
 
-    def begin(  # noqa: PLR0913 - all by keyword
-        self,
-        name: str,
-        traceparent: str = "",
-        *,
-        parent: str = "",
-        kind: Kind = "internal",
-        attributes: Attributes,
-        started_at: datetime | None = None,
-        links: Sequence[str] = (),
-    ) -> "Span":
-        """Begin a span below ``parent``, with the ids of ``traceparent`` if given, otherwise with new ids."""
+    def begin(self, new: NewSpan) -> "Span":
+        """Begin a span."""
         from opentelemetry.trace import Link, SpanKind  # noqa: PLC0415 - loaded by now
 
-        ids = (int(trace_id_of(traceparent), 16), int(span_id_of(traceparent), 16)) if traceparent else None
-        token = _given_ids.set(ids)
+        own = new.traceparent
+        token = _given_ids.set((int(trace_id_of(own), 16), int(span_id_of(own), 16)) if own else None)
         try:
             return self._tracer.start_span(
-                name,
-                context=_remote(parent) if parent else _root(),
-                kind=SpanKind[kind.upper()],
-                attributes=dict(attributes),
-                start_time=_nanoseconds(started_at),
-                links=[Link(_context_of(link)) for link in links],
+                new.name,
+                context=_remote(new.parent) if new.parent else _root(),
+                kind=SpanKind[new.kind.upper()],
+                attributes=dict(new.attributes),
+                start_time=_nanoseconds(new.started_at),
+                links=[Link(_context_of(link)) for link in new.links],
             )
         finally:
             _given_ids.reset(token)

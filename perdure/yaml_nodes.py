@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -15,7 +15,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class YamlError(ValueError):
-    """A text is no YAML, or holds something that cannot be used; ``line`` counts from 1."""
+    """A text is not YAML, or holds something that cannot be used; ``line`` counts from 1."""
 
     def __init__(self, line: int, cause: str) -> None:
         super().__init__(f"line {line}: {cause}")
@@ -43,10 +43,10 @@ def compose(text: str) -> yaml.Node | None:
     """The nodes of one document; None if it is empty.
 
     Raises:
-        YamlError: The text is no YAML, or is nested too deeply.
+        YamlError: The text is not YAML, or is nested too deeply.
     """
     try:
-        return cast("yaml.Node | None", yaml.compose(text, Loader=_Loader))
+        return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line if error.problem_mark is not None else 0
         raise YamlError(line + 1, f"{error.problem}") from error

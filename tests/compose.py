@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "deploy/compose.yaml"

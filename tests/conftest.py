@@ -3,6 +3,8 @@
 Fixtures import what they need themselves: a worker's libraries take five seconds, and most tests need none of them.
 """
 
+import gc
+import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
     from tests.house import House
     from tests.memory import Run
 
-pytest_plugins = ["tests.plugins.no_skips", "tests.plugins.lanes", "perdure.testing.pytest_plugin"]
+pytest_plugins = [
+    *("tests.plugins.no_skips", "tests.plugins.lanes", "tests.plugins.cpu", "tests.plugins.judges"),
+    "tests.plugins.started",
+    "perdure.testing.pytest_plugin",
+]
 
 TESTS = Path(__file__).parent
 
@@ -46,6 +52,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
 
 
+def pytest_collection_finish() -> None:
+    """Spare each full collection of garbage the half million objects that the imports have made: half a second."""
+    gc.collect()
+    gc.freeze()
+
+
 def _place(item: pytest.Item) -> int:
     path = item.path.relative_to(TESTS)
     if path.as_posix() in LONGEST:
@@ -53,10 +65,19 @@ def _place(item: pytest.Item) -> int:
     return len(LONGEST) + (path.parts[0] in QUICK)
 
 
+@pytest.fixture(autouse=True)
+def _forget_what_streams() -> "Iterator[None]":
+    """Leave no test what a worker of an earlier one has learnt of a provider; nothing is imported for it."""
+    yield
+    if (limits := sys.modules.get("perdure.activities.models.limits")) is not None:
+        limits.WHOLE_ONLY.clear()
+
+
 @pytest.fixture(scope="session")
 async def server() -> "AsyncIterator[EmbeddedServer]":
     """The real server, in memory, one for each process of the test run."""
-    from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port  # noqa: PLC0415 - see above
+    from perdure.cli.server import EmbeddedServer, ServerOptions  # noqa: PLC0415 - see above
+    from perdure.local_ports import find_free_port  # noqa: PLC0415 - see above
 
     async with EmbeddedServer(ServerOptions(port=find_free_port(), dynamic_config=FAST)) as running:
         yield running
@@ -164,8 +185,9 @@ async def lasting(
     """A house whose server keeps its executions in a file, so that it can be killed."""
     import temporalio.client  # noqa: PLC0415 - see above
 
-    from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port  # noqa: PLC0415 - see above
+    from perdure.cli.server import EmbeddedServer, ServerOptions  # noqa: PLC0415 - see above
     from perdure.client.connect import DATA_CONVERTER  # noqa: PLC0415 - see above
+    from perdure.local_ports import find_free_port  # noqa: PLC0415 - see above
     from tests.house import House, become_a_user  # noqa: PLC0415 - see above
 
     options = ServerOptions(port=find_free_port(), db=tmp_path / "temporal.db", dynamic_config=FAST)

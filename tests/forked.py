@@ -21,6 +21,7 @@ class Forked:
 
     def __init__(self, process: ForkServerProcess) -> None:
         self._process = process
+        sys.audit("tests.forked", process.name)  # its server starts it, which raises no event here
         process.start()
         self.pid = process.pid or 0
 

@@ -10,8 +10,8 @@ import httpx
 from fastapi import FastAPI
 
 from perdure.client import Client
-from perdure.gateway.access import Scope
 from perdure.gateway.app import create_app
+from perdure.gateway.callers import Scope
 from perdure.gateway.serve import GatewayServer, bind
 from perdure.gateway.tokens import make_token
 from perdure.tracing import Tracing
@@ -53,7 +53,7 @@ async def gateway(house: House, **settings: object) -> AsyncIterator[Door]:
     async with Client(house.temporal, house.settings.model_copy(update=settings)) as client:
         app = create_app(client, tracing)
         listener = bind("127.0.0.1:0", has_tokens=app.state.gateway.tokens is not None)
-        server = GatewayServer(app, grace=5)
+        server = GatewayServer(app, grace=5, proxies=client.settings.gateway_proxies)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         task = asyncio.create_task(server.serve([listener]))
         while not (server.started or task.done()):

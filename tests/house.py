@@ -1,6 +1,7 @@
 """Everything one test needs of perdure: its own store, task queue and scripted model, and workers on demand."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,15 @@ import pytest
 import temporalio.client
 from prometheus_client import CollectorRegistry
 from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError
 from temporalio.worker import WorkflowRunner
 
 from perdure import Agent
 from perdure.activities.mcp.servers import McpServers
-from perdure.activities.metrics import Metrics
 from perdure.activities.secrets import secret_values
-from perdure.activities.tool_runner import Bodies
-from perdure.activities.traces import Traces
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.telling.traces import Traces
+from perdure.activities.toolbox.runner import Bodies
 from perdure.agents.data import InlineAgents, Registered
 from perdure.cli.server import EmbeddedServer
 from perdure.client import Client, NoWorkerError
@@ -40,14 +43,19 @@ from tests.sandbox import strict_runner
 WAIT_SECONDS = 120.0
 """Upper bound of every wait in tests; none of them is a measurement."""
 
+MOST_PAUSE = 0.2
+"""Longest pause in seconds between two looks at a condition: many of them ask the store or the server."""
+
 ROOT = Path(__file__).parent.parent
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = WAIT_SECONDS) -> Any:
-    """Wait until the condition gives something true, and return it."""
+    """Wait until the condition gives something true, and return it; the longer it takes, the less often it is asked."""
+    pause = 0.02
     async with asyncio.timeout(seconds):
         while not (value := await condition()):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause)
+            pause = min(1.2 * pause, MOST_PAUSE)
         return value
 
 
@@ -74,6 +82,7 @@ class House:
     client: Client
     session: str
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    metrics: Metrics = field(default_factory=lambda: Metrics(CollectorRegistry()))
     processes: list[Forked | subprocess.Popen[bytes]] = field(default_factory=list)
     mcp: McpServers = field(default_factory=lambda: McpServers((), frozenset()))
 
@@ -105,7 +114,15 @@ class House:
                 for process in house.processes:
                     process.kill()
                     process.wait()
+                await house.end_all()
                 await client.close()
+
+    async def end_all(self) -> None:
+        """Terminate what still runs: its timers would load the server of all tests, and its ids would be taken."""
+        with contextlib.suppress(RPCError):  # the test has ended the server
+            query = f'TaskQueue = "{self.settings.task_queue}" AND ExecutionStatus = "Running"'
+            async for found in self.temporal.list_workflows(query, rpc_timeout=timedelta(seconds=WAIT_SECONDS)):
+                await self.temporal.get_workflow_handle(found.id, run_id=found.run_id).terminate()
 
     def use(self, provider: ScriptedProvider) -> None:
         """Let every model call of this test go to the provider."""
@@ -127,11 +144,12 @@ class House:
         await self.store.register_agents([agent.definition for agent in agents])
         bodies = Bodies(8)
         self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry, tenants=True)
         mcp = self.mcp = McpServers(agents, secret_values(agents, os.environ))
         parts = Parts(
             store=self.store,
             agents={agent.name: agent for agent in agents},
-            metrics=Metrics(self.registry, tenants=True),
+            metrics=self.metrics,
             bodies=bodies,
             secrets=secret_values(agents, os.environ),
             search_attributes=client is None,
@@ -176,12 +194,14 @@ class House:
         self.processes.append(process)
         return WorkerProcess(process, log)
 
-    async def start(self, agent: str | None = "tester", prompt: str = "go", **request: Any) -> WorkflowHandle[Any, Any]:
-        """Start a turn the way another service does: by name, with plain JSON."""
+    async def start(
+        self, agent: str | None = "tester", prompt: str = "go", *, session: str | None = None, **request: Any
+    ) -> WorkflowHandle[Any, Any]:
+        """Start a turn the way another service does: by name, with plain JSON; in the test's session or another."""
         return await self.temporal.start_workflow(
             AGENT_TURN,
             {"agent": agent, "prompt": prompt, **request},
-            id=self.session,
+            id=session or self.session,
             task_queue=self.settings.task_queue,
         )
 

@@ -8,8 +8,7 @@ import pytest
 from perdure import Agent
 from perdure.contracts.messages import Message
 from perdure.store import Store
-from perdure.testing import Fault, RecordedRequest, Reply, Script
-from perdure.testing.in_memory import InMemoryRun, run_in_memory
+from perdure.testing import Fault, InMemoryRun, RecordedRequest, Reply, Script, run_in_memory
 from perdure.testing.script import Answers
 
 MOST_REQUESTS = 20

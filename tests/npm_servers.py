@@ -1,4 +1,4 @@
-"""Where the programs from npm are that tests use, and how they get there: MCP servers, and makers of HTTP clients."""
+"""Where the programs from npm are that tests use, and how they get there: MCP servers, clients, Temporal workers."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,12 @@ FOLDER = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "per
 
 CLIENT_MAKERS = ("openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3")
 
+WORKERS = ("@temporalio/worker@1.24.0", "@temporalio/workflow@1.24.0")
+
+OPENAI = ("openai@7.55.0",)
+
 INSTALL = f"npm install --prefix {FOLDER} " + " ".join(
-    (*(f"@modelcontextprotocol/server-{name}@{VERSION}" for name in NAMES), *CLIENT_MAKERS)
+    (*(f"@modelcontextprotocol/server-{name}@{VERSION}" for name in NAMES), *CLIENT_MAKERS, *WORKERS, *OPENAI)
 )
 
 _BIN = FOLDER / "node_modules" / ".bin"
@@ -25,6 +29,13 @@ installed = pytest.mark.skipif(
 makers_installed = pytest.mark.skipif(
     not all((_BIN / name).exists() for name in ("openapi-typescript", "tsc")), reason=f"needs: {INSTALL}"
 )
+
+workers_installed = pytest.mark.skipif(
+    not all((FOLDER / "node_modules" / "@temporalio" / name).exists() for name in ("worker", "workflow")),
+    reason=f"needs: {INSTALL}",
+)
+
+openai_installed = pytest.mark.skipif(not (FOLDER / "node_modules" / "openai").exists(), reason=f"needs: {INSTALL}")
 
 
 def program(name: str) -> str:

@@ -6,10 +6,11 @@ import psycopg
 import sqlalchemy.dialects.postgresql.psycopg
 from temporalio.worker._worker import load_default_build_id
 
-from perdure.activities.litellm_call import warm_up
+from perdure.activities.models.litellm_call import warm_up
 from perdure.worker import app
 
 __all__ = ["app", "psycopg", "sqlalchemy"]
 
 asyncio.run(warm_up(["openai/scripted"]))  # its imports are most of a worker's start
 load_default_build_id()  # reads every module again, and remembers what it found
+app.settle_heap()  # so that no worker goes through it again and copies its pages

@@ -11,12 +11,15 @@ import uvloop
 
 from perdure.activities.mcp.references import names_needed
 from perdure.activities.secrets import secret_values
+from perdure.activities.toolbox.printing import log_what_code_prints
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.environment import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import KeysMismatchError, ServerUnreachableError, TemporalConfigError
 from perdure.contracts.agents import names_of_call
 from perdure.contracts.queues import Role
+from perdure.libraries import LibraryMismatchError, check_libraries, describe_unknown_provider
+from perdure.security.credentials import mask_addresses
 from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
 from perdure.store.errors import StoreConfigError
@@ -66,19 +69,37 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
         click.echo(json.dumps([_describe(agent) for agent in agents.values()]))
         return 0
     configure_logging(settings.log_level, secret_values(agents.values(), os.environ))
-    from perdure.worker.app import run  # noqa: PLC0415 - loads litellm, which takes seconds
-
+    log_what_code_prints()
+    for agent in agents.values():
+        for problem in _find_unknown_providers(agent):
+            logging.getLogger("perdure.worker").warning("agent %r: %s", agent.name, problem)
     try:
+        check_libraries()
+        from perdure.worker.app import run  # noqa: PLC0415 - loads litellm, which takes seconds
+
         uvloop.run(run(settings, agents, loaded.registered))
-    except (AddressError, KeysMismatchError, SettingsError, StoreConfigError, TemporalConfigError) as error:
+    except (
+        AddressError,
+        KeysMismatchError,
+        LibraryMismatchError,
+        SettingsError,
+        StoreConfigError,
+        TemporalConfigError,
+    ) as error:
         return _fail(error, USAGE)
     except (ServerUnreachableError, StoreError, SearchAttributesError) as error:
         return _fail(error, UNREACHABLE)
     return 0
 
 
+def _find_unknown_providers(agent: Agent) -> list[str]:
+    """A sentence for each model of a provider that there is not: its calls will fail."""
+    models = (agent.model, *(fallback.model for fallback in agent.fallback_models))
+    return [f"model {model}: {problem}" for model in models if (problem := describe_unknown_provider(model))]
+
+
 def _describe(agent: Agent) -> dict[str, object]:
-    """What ``perdure dev`` tells of an agent before any worker runs."""
+    """Describe an agent for ``perdure dev`` before any worker runs."""
     calls = [(agent.model, agent.generate_params)]
     calls += [(fallback.model, fallback.generate_params or {}) for fallback in agent.fallback_models]
     referred = {name for _, params in calls for name in names_of_call(params)}
@@ -89,12 +110,13 @@ def _describe(agent: Agent) -> dict[str, object]:
         "tools": len(agent.tools),
         "servers": len(agent.mcp_servers),
         "models_without_key": [model for model, params in calls if "api_key" not in params],
+        "unknown_providers": _find_unknown_providers(agent),
         "unset": sorted(name for name in referred if not os.environ.get(name)),
     }
 
 
 def _fail(error: Exception, code: int) -> int:
-    click.echo(f"perdure: {error}", err=True)
+    click.echo(f"perdure: {mask_addresses(str(error))}", err=True)
     return code
 
 

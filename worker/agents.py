@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from importlib.metadata import entry_points
@@ -27,7 +27,7 @@ from pydantic import ValidationError
 import perdure
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.author_warnings import AgentWarning
-from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, rule_of
+from perdure.agents.data import AgentDataError, Finders, Registered, agent_of, delegate_of, described_tool, rule_of
 from perdure.agents.delegates import agents_of, cycle
 from perdure.agents.environment import UnmetNeedError, problems_of
 from perdure.agents.hooks import Hook
@@ -52,7 +52,7 @@ class AgentLoadError(AgentDefinitionError):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a worker has: its agents by name, and tools and servers that agents in start requests may name."""
+    """Agents of a worker by name, and the tools and servers that agents in start requests may name."""
 
     agents: dict[str, Agent]
     registered: Registered
@@ -98,6 +98,8 @@ def load(sources: Iterable[str]) -> Loaded:
         except AgentFileError as error:
             raise AgentLoadError(str(error)) from error
     if not agents:
+        for module, source in modules:
+            _refuse_agents_in_lists(module, source, ())
         raise AgentLoadError("no agents: name a module with --agents MODULE, for example --agents examples.demo.agent")
     _add_delegates(agents)
     loaded = {name: agent for name, (agent, _) in agents.items()}
@@ -224,7 +226,7 @@ def _place_of(error: Exception) -> str:
 
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-"""What the name of a file with agents ends with."""
+"""Suffixes of files with agents."""
 
 LONGEST_FILE = 4 * 1024 * 1024
 """In bytes."""
@@ -256,16 +258,13 @@ def agents_in(file: Path, registered: Registered, load: Callable[[str], ModuleTy
                 agent = agent_of(fields, find)
         except AgentDataError as error:
             raise AgentFileError(f"{file}:{line_of_path(root, (*path, *error.path))}: {error}") from error
-        _warn(told, file, line_of_path(root, path) if path else line_of(root))
+        # Warnings about an agent have its place in the file, and all others their own.
+        for warning in told:
+            where, at = warning.filename, warning.lineno
+            if issubclass(warning.category, AgentWarning):
+                where, at = str(file), line_of_path(root, path) if path else line_of(root)
+            warnings.warn_explicit(str(warning.message), warning.category, where, at)
         yield agent
-
-
-def _warn(told: Sequence[warnings.WarningMessage], file: Path, line: int) -> None:
-    """Tell the warnings about an agent with its place in the file, and all others with their own."""
-    for warning in told:
-        is_ours = issubclass(warning.category, AgentWarning)
-        where, at = (str(file), line) if is_ours else (warning.filename, warning.lineno)
-        warnings.warn_explicit(str(warning.message), warning.category, where, at)
 
 
 def _parse_file(file: Path, text: str) -> tuple[yaml.Node, JsonValue]:
@@ -318,7 +317,7 @@ def _objects(
 
 
 class _Reader:
-    """What the items of a file's lists stand for."""
+    """Reader of a file's lists: it resolves their items."""
 
     def __init__(self, file: Path, registered: Registered, load: Callable[[str], ModuleType]) -> None:
         self._file = file
@@ -326,7 +325,9 @@ class _Reader:
         self._load = load
 
     def tool(self, item: JsonValue) -> tuple[Any, ...]:
-        """A tool, or several of a toolset: ``module:name``, or the name of one that is registered."""
+        """A tool, or several of a toolset: ``module:name``, a registered name, or an object that the caller runs."""
+        if isinstance(item, dict) and "name" in item:
+            return (described_tool(item),)
         if not isinstance(item, str):
             raise AgentDefinitionError("write 'module:name', or the name of a tool of a module beside this file")
         return (self._import(item) if ":" in item else self._registered.tool(item),)

@@ -24,40 +24,42 @@ from temporalio.common import RawValue
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 from perdure.activities.agents import Definitions, TurnContexts
+from perdure.activities.commit_turn import CommitTurnActivity, close_as_canceled
 from perdure.activities.compact import CompactActivity
-from perdure.activities.conversations import Conversations
-from perdure.activities.delegates import CollectActivity
+from perdure.activities.delegates import CollectActivity, find_parent
 from perdure.activities.generate import GenerateActivity
 from perdure.activities.heartbeat import LostAttempts
 from perdure.activities.hooks import HooksActivity
 from perdure.activities.input_requests import PeopleActivity
-from perdure.activities.litellm_call import warm_up
-from perdure.activities.log_counters import LogCounters
 from perdure.activities.mcp.servers import McpServers, McpTold
-from perdure.activities.metrics import Metrics
-from perdure.activities.model_attempt import Attempts
-from perdure.activities.notifications import Notifications
-from perdure.activities.pace import Gates
+from perdure.activities.models.litellm_call import warm_up
+from perdure.activities.models.pace import Gates
+from perdure.activities.open_turn import OpenTurnActivity
+from perdure.activities.parts import ActivityParts
 from perdure.activities.recordings import Recordings
 from perdure.activities.retention import RetentionActivity
 from perdure.activities.schedules import ScheduleActivity, Send
 from perdure.activities.secrets import secret_values
-from perdure.activities.store_gauges import McpCollector, StoreCollector
-from perdure.activities.tool_runner import Bodies
+from perdure.activities.telling.log_counters import LogCounters
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.telling.notifications import Notifications
+from perdure.activities.telling.store_gauges import McpCollector, StoreCollector
+from perdure.activities.telling.traces import Traces
+from perdure.activities.toolbox.runner import Bodies
 from perdure.activities.tools import ToolActivities
-from perdure.activities.traces import Traces
-from perdure.activities.turns import TurnActivities, close_as_canceled
 from perdure.activities.webhooks import WebhookActivity
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents, Registered
 from perdure.client.connect import connect, make_converter
+from perdure.client.deliveries import find_delivery_id
 from perdure.client.encryption import codec_of, load_keyring, open_store
 from perdure.client.retention import ensure_sweeps
 from perdure.client.worker_stores import WorkerStore, check_keys, marks_of, store_queue, worker_stores
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.hooks import HookResults, RunHooks
+from perdure.contracts.ids import DELEGATE_IDS
 from perdure.contracts.input_requests import AskPeople
-from perdure.contracts.names import DEFAULT_TASK_QUEUE
+from perdure.contracts.names import DEFAULT_TASK_QUEUE, NEXUS_DOOR
 from perdure.contracts.queues import Role, Routing, models_queue, tools_queue
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.retention import SweepSlice, Swept
@@ -70,6 +72,7 @@ from perdure.settings import Settings
 from perdure.store import Store
 from perdure.tracing import Tracing
 from perdure.worker.fleet_figures import FleetFigures
+from perdure.worker.nexus import NexusService
 from perdure.worker.schedules import sender
 from perdure.worker.search_attributes import check_search_attributes
 from perdure.worker.telemetry import Health, LackingKeys, SdkMetrics, bind, metrics_page, registry, serve_pages
@@ -78,7 +81,7 @@ from perdure.workflows.agent_turn import AgentTurn
 from perdure.workflows.errands import KnockAtSession, NotifyWebhook, SweepRetention
 
 STICKY = timedelta(seconds=2)
-"""How long a turn's next task waits for the worker that has it in memory before any worker may take it."""
+"""Time that a turn's next task waits for the worker that has it in memory before any worker may take it."""
 
 HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
 """Beats are sent at most so often; the SDK's default, a share of the time-out, would delay every cancel."""
@@ -91,7 +94,7 @@ logger = logging.getLogger("perdure.worker")
 
 @dataclass(frozen=True)
 class Parts:
-    """What the activities of one worker share."""
+    """Parts that the activities of one worker share."""
 
     store: Store
     agents: Mapping[str, Agent]
@@ -102,15 +105,19 @@ class Parts:
     fail_workflows: bool = False
     moves: bool = False
     """Whether turns move to another version of the workers by a rotation."""
+    seeds: bool = True
+    """Whether the turns that this worker opens have a seed."""
     mcp: McpServers = field(default_factory=lambda: McpServers((), frozenset()))
     inline: InlineAgents | None = None
-    """What is made of agents in start requests; None refuses them."""
+    """Agents of start requests; None refuses them."""
     egress: Egress = field(default_factory=Egress)
     """Which addresses webhooks may have."""
     routing: Routing = field(default_factory=lambda: Routing(DEFAULT_TASK_QUEUE))
-    """How the fleet divides its work: the queues of the turns that this worker opens."""
+    """Division of the fleet's work: the queues of the turns that this worker opens."""
     tenant_max_running: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many turns of a tenant run at once."""
+    """Number of turns of a tenant that run at once."""
+    tenant_variables: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """The tenants whose turns may name a variable of this worker."""
     send: Send | None = None
     """Sends what schedules say to sessions; None where no turn is on a server."""
     traces: Traces = field(default_factory=Traces)
@@ -137,65 +144,49 @@ def make_activities(
     parts: Parts, recordings: Recordings, gates: Gates, monotonic: Callable[[], float] = time.monotonic
 ) -> Activities:
     """The activities over these parts; the one place that composes them."""
-    definitions, contexts = Definitions(parts.store), TurnContexts(parts.store, os.environ)
-    notifications = Notifications(parts.store, on=recordings.mode != "replay")
-    turns = TurnActivities(
+    notifications = Notifications(
+        parts.store,
+        find_delivery_id,
+        on=recordings.mode != "replay",
+        note_refused=parts.metrics.unstarted_deliveries.note,
+    )
+    shared = ActivityParts(
         store=parts.store,
         agents=parts.agents,
         inline=parts.inline,
-        definitions=definitions,
-        recordings=recordings,
-        mcp=parts.mcp,
-        metrics=parts.metrics,
-        search_attributes=parts.search_attributes,
-        fail_workflows=parts.fail_workflows,
-        moves=parts.moves,
+        definitions=Definitions(parts.store),
+        contexts=TurnContexts(parts.store, os.environ, parts.tenant_variables),
         bodies=parts.bodies,
-        contexts=contexts,
-        notifications=notifications,
-        secrets=parts.secrets,
-        routing=parts.routing,
-        traces=parts.traces,
-        tenant_max_running=parts.tenant_max_running,
-    )
-    attempts = Attempts(
-        store=parts.store,
+        mcp=parts.mcp,
         metrics=parts.metrics,
         recordings=recordings,
         gates=gates,
-        secrets=parts.secrets,
+        notifications=notifications,
         traces=parts.traces,
+        secrets=parts.secrets,
+        seeds=parts.seeds,
         monotonic=monotonic,
     )
-    generate = GenerateActivity(
-        store=parts.store,
-        agents=parts.agents,
-        definitions=definitions,
-        conversations=Conversations(parts.store),
-        attempts=attempts,
-        secrets=parts.secrets,
+    opening = OpenTurnActivity(
+        shared,
+        search_attributes=parts.search_attributes,
+        fail_workflows=parts.fail_workflows,
+        moves=parts.moves,
+        routing=parts.routing,
+        tenant_max_running=parts.tenant_max_running,
     )
-    reacting = HooksActivity(
-        store=parts.store,
-        agents=parts.agents,
-        definitions=definitions,
-        bodies=parts.bodies,
-        contexts=contexts,
-        secrets=parts.secrets,
-    )
-    collecting = CollectActivity(store=parts.store, definitions=definitions, delegations=turns.delegations)
     return Activities(
-        open_turn=turns.open_turn,
-        commit_turn=turns.commit_turn,
-        generate=generate.generate,
-        compact=CompactActivity(store=parts.store, definitions=definitions, attempts=attempts).compact,
-        run_hooks=reacting.run_hooks,
-        ask=PeopleActivity(parts.store, recordings, notifications).ask,
-        collect_delegates=collecting.collect_delegates,
+        open_turn=opening.open_turn,
+        commit_turn=CommitTurnActivity(shared).commit_turn,
+        generate=GenerateActivity(shared).generate,
+        compact=CompactActivity(shared).compact,
+        run_hooks=HooksActivity(shared).run_hooks,
+        ask=PeopleActivity(shared).ask,
+        collect_delegates=CollectActivity(shared).collect_delegates,
         deliver_webhook=WebhookActivity(parts.store, parts.egress).deliver_webhook,
         send_scheduled=ScheduleActivity(parts.store, parts.send).send_scheduled,
         sweep_retention=RetentionActivity(parts.store).sweep_retention,
-        call_tool=_tools(parts, definitions, recordings, contexts).call_tool,
+        call_tool=ToolActivities(shared).call_tool,
     )
 
 
@@ -208,23 +199,13 @@ def build_workers(
     before the fleet was split.
     """
     parts.store.listen(LogCounters(parts.metrics, replays=settings.recording_mode == "replay").count)
-    # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
-    gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE, store=parts.store)
-    activities = make_activities(
-        dataclasses.replace(
-            parts,
-            send=sender(settings),
-            routing=settings.routing,
-            tenant_max_running=settings.tenant_max_running,
-        ),
-        _recordings(settings, parts),
-        gates,
-    )
+    activities = _make_activities(settings, parts)
     queue, routing, interceptors = settings.task_queue, settings.routing, _interceptors(parts)
     built: list[Worker] = []
     if routing.has(Role.TURNS):
         every = [getattr(activities, field.name) for field in dataclasses.fields(activities)]
-        built.append(_build_turns_worker(client, settings, [close_as_canceled, *every], runner, interceptors))
+        every += [close_as_canceled, find_parent]
+        built.append(_build_turns_worker(client, settings, every, runner, interceptors))
     if routing.has(Role.MODELS):
         calls: list[Callable[..., Any]] = [activities.generate, activities.compact]
         if routing.roles:
@@ -239,8 +220,26 @@ def build_workers(
     return tuple(built)
 
 
+def _make_activities(settings: Settings, parts: Parts) -> Activities:
+    """The activities of a worker with these settings."""
+    # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
+    gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE, store=parts.store)
+    recordings = Recordings(
+        mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
+    )
+    settled = dataclasses.replace(
+        parts,
+        send=sender(settings),
+        routing=settings.routing,
+        tenant_max_running=settings.tenant_max_running,
+        tenant_variables=settings.tenant_variables,
+        seeds=DELEGATE_IDS not in settings.held_patches,
+    )
+    return make_activities(settled, recordings, gates)
+
+
 def _interceptors(parts: Parts) -> Sequence[Interceptor]:
-    """What stands around each activity: the count of lost attempts, and spans if they are exported."""
+    """Interceptors of each activity: the count of lost attempts, and spans if they are exported."""
     return [LostAttempts(parts.metrics.note_recovery), *parts.traces.interceptors]
 
 
@@ -251,9 +250,11 @@ def _build_turns_worker(
     runner: WorkflowRunner | None,
     interceptors: Sequence[Interceptor],
 ) -> Worker:
+    operations = [NexusService(settings)] if NEXUS_DOOR in settings.doors else []
     return Worker(
         client,
         task_queue=settings.task_queue,
+        nexus_service_handlers=operations,
         workflows=[AgentTurn, NotifyWebhook, KnockAtSession, SweepRetention],
         activities=activities,
         workflow_runner=runner or UnsandboxedWorkflowRunner(),  # docs/decisions/0005
@@ -301,9 +302,8 @@ def build_pinned_worker(client: temporalio.client.Client, settings: Settings, pa
     if not stateful or not settings.routing.has(Role.TURNS):
         return None
     parts.mcp.queue = f"{settings.task_queue}-{uuid.uuid4().hex}"
-    contexts = TurnContexts(parts.store, os.environ)
-    tools = _tools(parts, Definitions(parts.store), _recordings(settings, parts), contexts)
-    return _build_calls_worker(client, settings, parts.mcp.queue, [tools.call_tool], _interceptors(parts))
+    calls = [_make_activities(settings, parts).call_tool]
+    return _build_calls_worker(client, settings, parts.mcp.queue, calls, _interceptors(parts))
 
 
 @activity.defn(name="store")
@@ -334,28 +334,6 @@ async def _warn_of_other_stores(client: temporalio.client.Client, settings: Sett
             )
 
 
-def _recordings(settings: Settings, parts: Parts) -> Recordings:
-    return Recordings(
-        mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
-    )
-
-
-def _tools(parts: Parts, definitions: Definitions, recordings: Recordings, contexts: TurnContexts) -> ToolActivities:
-    return ToolActivities(
-        store=parts.store,
-        agents=parts.agents,
-        inline=parts.inline,
-        definitions=definitions,
-        bodies=parts.bodies,
-        mcp=parts.mcp,
-        metrics=parts.metrics,
-        recordings=recordings,
-        contexts=contexts,
-        secrets=parts.secrets,
-        traces=parts.traces,
-    )
-
-
 async def run(settings: Settings, agents: Mapping[str, Agent], registered: Registered) -> None:
     """Run a worker until SIGTERM or SIGINT, then drain it: running calls get their grace, the rest is handed over."""
     stopping = asyncio.Event()
@@ -381,10 +359,21 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             await check_search_attributes(client)
         store = await open_store(settings, upgrade=settings.migrate == "auto", observe=metrics.store_operation)
         await stack.enter_async_context(store)
-        own.register(fleet := StoreCollector(FleetFigures(store, client, settings).read))
+        store.tell_refusals(metrics.store_refused)
+        own.register(
+            fleet := StoreCollector(
+                FleetFigures(
+                    store,
+                    client,
+                    settings,
+                    metrics.unstarted_deliveries.count,
+                    refused_versions=metrics.refused_versions.names,
+                ).read
+            )
+        )
         stack.callback(own.unregister, fleet)
         await store.register_agents([agent.definition for agent in agents.values()])
-        await ensure_sweeps(client, settings.task_queue, agents.values(), store.id)
+        await ensure_sweeps(client, settings.task_queue, agents.values(), store)
         bodies = Bodies(settings.tool_threads)
         stack.callback(bodies.close)
         secrets = secret_values(agents.values(), os.environ)

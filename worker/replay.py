@@ -32,7 +32,7 @@ AT_ONCE = 4
 """Histories that are held and replayed at a time; one may have 50 MB."""
 
 _SAID = re.compile(r'message: "((?:[^"\\]|\\.)*)"')
-"""Where the SDK's text of a failure holds what happened."""
+"""Message of a failure within the SDK's text."""
 
 _EVENT = re.compile(r"\b(?:id|event_id): ?(\d+)|\bevent (?:id )?(\d+)\b")
 

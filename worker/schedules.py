@@ -1,4 +1,4 @@
-"""How a worker sends what a schedule says to a session: as a client, over its own connection to Temporal."""
+"""Messages of schedules, sent by a worker to a session: as a client, over its own connection to Temporal."""
 
 from datetime import timedelta
 
@@ -22,7 +22,16 @@ def sender(settings: Settings) -> Send:
     async def send(temporal: temporalio.client.Client, knock: Knock, request_id: str) -> int | None:
         try:
             async with Client(temporal, settings) as client:
-                return await _send(client, knock, request_id)
+                turn = await client.send(
+                    knock.session,
+                    knock.prompt,
+                    when_busy=knock.when_busy,
+                    request_id=request_id,
+                    context=knock.context,
+                    by=knock.by,
+                    priority=knock.priority,
+                )
+                return turn.turn or await turn.number()
         except SessionBusyError as error:
             if knock.when_busy == "reject":
                 return None
@@ -39,16 +48,3 @@ def sender(settings: Settings) -> Send:
             raise transient(runtime_error(ReasonCode.REQUEST_TOO_EARLY, str(error)), RETRY) from None
 
     return send
-
-
-async def _send(client: Client, knock: Knock, request_id: str) -> int | None:
-    turn = await client.send(
-        knock.session,
-        knock.prompt,
-        when_busy=knock.when_busy,
-        request_id=request_id,
-        context=knock.context,
-        by=knock.by,
-        priority=knock.priority,
-    )
-    return turn.turn or await turn.number()

@@ -1,10 +1,11 @@
-"""What a namespace must have before a worker polls: turns that set unknown search attributes would hang."""
+"""Search attributes that a namespace must have before a worker polls: turns that set unknown ones would hang."""
 
 import temporalio.api.operatorservice.v1 as operator
 import temporalio.client
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.service import RPCError
 
+from perdure.client.connect import error_of_call, is_away, is_unknown_namespace
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES, SearchAttribute
 
 
@@ -18,6 +19,8 @@ async def check_search_attributes(client: temporalio.client.Client) -> None:
     try:
         known = await client.operator_service.list_search_attributes(request, retry=True)
     except RPCError as error:
+        if is_unknown_namespace(error) or is_away(error):
+            raise SearchAttributesError(str(error_of_call(error))) from error
         raise SearchAttributesError(
             f"the cluster's search attributes cannot be read ({error}); set PERDURE_SEARCH_ATTRIBUTES=off to go without"
         ) from error

@@ -1,6 +1,7 @@
 """Logs, metrics and probes of a worker: one JSON line a record, one page of metrics with the Temporal SDK's."""
 
 import asyncio
+import errno
 import json
 import logging
 import re
@@ -24,15 +25,17 @@ from temporalio.exceptions import ApplicationError
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
 
 from perdure import tracing
-from perdure.activities.metrics import Metrics
-from perdure.activities.tool_runner import masked
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.toolbox.runner import masked
 from perdure.contracts.errors import DecryptionError, ErrorDetail, UnknownKeyError, code_of_kind
 from perdure.contracts.values import JsonValue
+from perdure.local_ports import HOST, find_free_port
+from perdure.log_levels import quiet_libraries
 from perdure.security.keyring import KEY_ID_FORM
 from perdure.security.redaction import mask_arguments, redact_text
 
 SDK_PAGE_SECONDS = 5.0
-"""How long the SDK's own metrics page may take."""
+"""Longest time for the SDK's own metrics page."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -52,6 +55,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact_text(record.getMessage(), secrets),
+            **_place(),
             **tracing.current(),
         }
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
@@ -64,8 +68,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def _place() -> dict[str, object]:
+    """The session and the activity, such as a tool's name, whose code writes a line; nothing outside of activities."""
+    if not activity.in_activity():
+        return {}
+    info = activity.info()
+    return {"workflow": info.workflow_id, "activity": info.activity_type}
+
+
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
-"""What Python writes of an object without a text of its own: it differs in each process and tells nothing."""
+"""Address that Python writes of an object without a text of its own: it differs in each process and tells nothing."""
 
 
 def _to_json(value: object) -> JsonValue:
@@ -116,8 +128,7 @@ def configure_logging(level: str, secrets: frozenset[str]) -> None:
     activity.logger.activity_info_on_message = False
     workflow.logger.workflow_info_on_message = False
     logging.captureWarnings(True)
-    for chatty in ("httpx", "httpcore", "aiohttp", "urllib3", "openai", "sqlalchemy"):  # requests, and rows of tables
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    quiet_libraries()
 
 
 def registry() -> CollectorRegistry:
@@ -133,9 +144,7 @@ class SdkMetrics:
     """The Temporal SDK's metrics: it serves them itself, on a loopback port that our page reads."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._address = f"{HOST}:{find_free_port()}"
         self.runtime = Runtime(
             telemetry=TelemetryConfig(
                 logging=LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR")),
@@ -171,7 +180,9 @@ def bind(address: str) -> socket.socket:
         taken.bind((host.strip("[]"), int(port)))
     except (OSError, OverflowError) as error:
         taken.close()
-        msg = f"the metrics address {address} cannot be used ({error}); choose another with PERDURE_METRICS_ADDRESS"
+        cause = "something else uses its port" if getattr(error, "errno", None) == errno.EADDRINUSE else str(error)
+        advice = "choose another with --metrics-port, --metrics-address or PERDURE_METRICS_ADDRESS"
+        msg = f"the metrics address {address} cannot be used: {cause}; {advice}"
         raise AddressError(msg) from error
     return taken
 
@@ -192,7 +203,7 @@ class Health:
         self.ready = False
         self.reason = "starting"
         self.notes: Callable[[], list[str]] = list
-        """What else an operator should know; it does not make the worker unready."""
+        """Notes for an operator; they do not make the worker unready."""
 
 
 MOST_LACKING = 20

@@ -1,1 +1,1 @@
-"""What is durable: the workflows, and nothing that touches the outside world."""
+"""Workflows: all that is durable, and nothing that touches the outside world."""

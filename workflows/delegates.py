@@ -5,8 +5,9 @@ If the child workflow closes without a result, the result is read from the store
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Generator
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import WorkflowIDReusePolicy
@@ -23,13 +24,9 @@ from temporalio.exceptions import TimeoutError as RunTimeoutError
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.names import AGENT_TURN, Signal
-from perdure.contracts.tools import Delegated, PlannedCall, ToolOutcome
+from perdure.contracts.tools import Delegated
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason, TurnResult
-from perdure.engine import delegates
-from perdure.engine.calls import failed_outcome
-from perdure.engine.delegates import AwaitDelegates, StartDelegate
-from perdure.engine.limits import waits_for_grants
-from perdure.engine.state import TurnState
+from perdure.engine.delegates import StartDelegate
 from perdure.workflows import failures, options, stubs, visibility
 
 ASKED_AGAIN = timedelta(seconds=1)
@@ -66,54 +63,65 @@ async def account_for(start: StartDelegate) -> TurnResult | None:
 Handle = workflow.ChildWorkflowHandle[object, TurnResult]
 
 
-class Children:
-    """Child workflows of delegates that run at the same time.
+class ChildTurn:
+    """The child workflow of a delegate.
 
-    If their caller is terminated, Temporal cancels them (its parent close policy). If it is stopped, it signals them:
-    they then end with a result, and the caller is charged for what they spent.
+    If its caller is terminated, Temporal cancels it (its parent close policy). If its caller is stopped, it is
+    signalled: it then ends with a result, and the caller is charged for what it spent.
     """
 
-    def __init__(self, starts: Sequence[StartDelegate]) -> None:
-        self._handles: list[Handle] = []
+    def __init__(self, start: StartDelegate) -> None:
+        self._start = start
+        self._handle: Handle | None = None
         self._reason: str | None = None
         self._signals: list[asyncio.Task[None]] = []
-        self.begun = not starts
-        self.running = [asyncio.create_task(self._carry_out(start)) for start in starts]
+        self.begun = False
+        self._running = asyncio.create_task(self._carry_out())
+
+    def __await__(self) -> Generator[Any, None, TurnResult | ErrorDetail]:
+        """Wait until the delegate has ended and has been sent what it was to be sent."""
+        return self._end().__await__()
+
+    def done(self) -> bool:
+        """Whether the delegate has ended."""
+        return self._running.done()
 
     @property
-    def ended(self) -> bool:
-        """Whether all of the delegates have ended."""
-        return all(task.done() for task in self.running)
+    def outcome(self) -> TurnResult | ErrorDetail:
+        """The result of the delegate that has ended, or why it has none."""
+        return self._running.result()
 
-    def cancel(self, reason: str) -> None:
-        """Signal every delegate to end as cancelled, as soon as it has started."""
+    def cancel_turn(self, reason: str) -> None:
+        """Signal the delegate to end as cancelled, as soon as it has started."""
         self._reason = reason
-        self._signals += [asyncio.create_task(self._send_cancel(handle)) for handle in self._handles]
+        if self._handle is not None:
+            self._signals.append(asyncio.create_task(self._send_cancel(self._handle)))
 
-    async def results(self) -> list[TurnResult | ErrorDetail]:
-        """Wait until all delegates have ended; the result of each, or why it has none, in the order of the starts."""
-        ended = await asyncio.gather(*self.running)
+    async def _end(self) -> TurnResult | ErrorDetail:
+        outcome = await self._running
         await asyncio.gather(*self._signals)
-        return list(ended)
+        return outcome
 
-    async def _carry_out(self, start: StartDelegate) -> TurnResult | ErrorDetail:
-        handle = await self._start(start)
+    async def _carry_out(self) -> TurnResult | ErrorDetail:
+        handle = await self._start_child()
         self.begun = True
-        self._handles.append(handle)
+        if handle is None:
+            return _lost("did not start: its session's id is taken by a workflow that this call has not started")
+        self._handle = handle
         if self._reason is not None:
             await self._send_cancel(handle)
         try:
             return await handle
         except ChildWorkflowError as error:
-            return failures.result_in(error.cause) or await account_for(start) or _lost(_why(error))
+            return failures.result_in(error.cause) or await account_for(self._start) or _lost(_why(error))
 
-    async def _start(self, start: StartDelegate) -> Handle:
-        """Start a delegate.
+    async def _start_child(self) -> Handle | None:
+        """Start the child workflow; None if a stranger has its id.
 
         After a reset of the caller the delegate of the reset run may still work. Then wait until that one has ended:
         a start with the same request finds its result.
         """
-        wait = ASKED_AGAIN
+        start, wait = self._start, ASKED_AGAIN
         while True:
             try:
                 return await workflow.start_child_workflow(
@@ -127,14 +135,16 @@ class Children:
                     memo=_memo(start.request.delegated),
                 )
             except WorkflowAlreadyStartedError:
-                wait = await self._wait_to_start_again(start, wait)
+                if workflow.patched("strange-delegate") and await _is_strange(start):
+                    return None
+                wait = await self._wait_to_start_again(wait)
 
-    async def _wait_to_start_again(self, start: StartDelegate, wait: timedelta) -> timedelta:
+    async def _wait_to_start_again(self, wait: timedelta) -> timedelta:
         """Wait before the delegate is started again, and say how long to wait the next time."""
         self.begun = True
         stopped = self._reason is not None
         if stopped:
-            await self._send_cancel(workflow.get_external_workflow_handle(start.session))
+            await self._send_cancel(workflow.get_external_workflow_handle(self._start.session))
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._reason is not None and not stopped, timeout=wait)
         return ASKED_AGAIN if self._reason is not None else min(2 * wait, LONGEST_WAIT)
@@ -144,65 +154,12 @@ class Children:
             await handle.signal(Signal.CANCEL, CancelRequest(reason=self._reason or ""))
 
 
-class Background:
-    """The background delegates of a turn, by session."""
-
-    def __init__(self) -> None:
-        self._children: dict[str, Children] = {}
-
-    def start(self, starts: Sequence[StartDelegate]) -> None:
-        """Start delegates in the background."""
-        self._children |= {start.session: Children((start,)) for start in starts}
-
-    def have_begun(self, starts: Sequence[StartDelegate]) -> bool:
-        """Whether each delegate's workflow has started, or failed to start."""
-        children = [self._children[start.session] for start in starts]
-        return all(child.begun or child.ended for child in children)
-
-    def has_come(self, state: TurnState, action: AwaitDelegates) -> bool:
-        """Whether the wait is over.
-
-        A call of the model waits until all its delegates have ended. Without one the turn waits until any has ended,
-        or until raised limits let it go on without.
-        """
-        ends = [child.ended for session in action.sessions if (child := self._children.get(session)) is not None]
-        return all(ends) if action.call is not None else any(ends) or not waits_for_grants(state)
-
-    def have_all_ended(self, state: TurnState) -> bool:
-        """Whether the workflow of every delegate that the state counts as running has ended."""
-        return all(self._children[delegate.session].ended for delegate in state.running)
-
-    async def cancel(self, action: AwaitDelegates, reason: str) -> None:
-        """Signal delegates to end as cancelled, and wait until they have ended."""
-        for session in action.sessions:
-            self._children[session].cancel(reason)
-        for session in action.sessions:
-            await self._children[session].results()
-
-    def charge(self, state: TurnState) -> TurnState:
-        """The state charged for the delegates that have ended since the last call."""
-        for delegate in state.running:
-            child = self._children[delegate.session]
-            if child.ended:
-                state = delegates.mark_ended(state, delegate.session, child.running[0].result())
-        return state
-
-
-def collect(state: TurnState, action: AwaitDelegates) -> workflow.ActivityHandle[ToolOutcome]:
-    """Start the activity that writes the delegates' results as the result of the call that waited for them."""
-    return workflow.start_activity(
-        stubs.collect_delegates,
-        delegates.collect(state, action),
-        summary=visibility.awaiting_summary(state, action),
-        **options.bookkeeping(),
+async def _is_strange(start: StartDelegate) -> bool:
+    """Whether the open workflow of a delegate's id is not a child of the delegate's caller."""
+    parent = await workflow.execute_activity(
+        stubs.find_parent, start.session, summary=start.call.tool, **options.bookkeeping()
     )
-
-
-def read_outcome(call: PlannedCall, outcome: ToolOutcome | BaseException) -> ToolOutcome | None:
-    """The outcome of that call, or an error if it could not be written; None if the activity was cancelled."""
-    if isinstance(outcome, ActivityError) and not is_cancelled_exception(outcome):
-        return failed_outcome(call.call_id, failures.detail(outcome, call.tool))
-    return outcome if isinstance(outcome, ToolOutcome) else None
+    return parent is not None and parent != workflow.info().workflow_id
 
 
 def _memo(delegated: Delegated | None) -> dict[str, str] | None:

@@ -47,7 +47,7 @@ DELIVERY_TIME = timedelta(days=3)
 
 
 class ActivityOptions(TypedDict):
-    """What differs between kinds of activity."""
+    """Options that differ between kinds of activity."""
 
     schedule_to_start_timeout: NotRequired[timedelta | None]
     schedule_to_close_timeout: NotRequired[timedelta | None]

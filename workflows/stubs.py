@@ -62,6 +62,12 @@ async def close_as_canceled() -> None:
     raise NotImplementedError
 
 
+@activity.defn(name=Activity.FIND_PARENT)
+async def find_parent(session: str) -> str | None:
+    """Find the workflow that started another one as its child."""
+    raise NotImplementedError
+
+
 @activity.defn(name=Activity.DELIVER_WEBHOOK)
 async def deliver_webhook(notify: Notify) -> int:
     """Send a message to a webhook's address, and return the HTTP status of the answer."""

@@ -32,6 +32,11 @@ PATCHES: Mapping[str, Patch] = {
         droppable="0.2.0",
         why="a turn that is stopped before it is open waited until its opening was done, and no longer does",
     ),
+    "strange-delegate": Patch(
+        since="0.1.0",
+        droppable="0.2.0",
+        why="a delegate whose id was taken was waited for, whoever had taken it",
+    ),
 }
 """Each patch by its id, which is written into histories and is never used for another change."""
 

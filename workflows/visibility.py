@@ -1,4 +1,4 @@
-"""What an operator sees of a turn in the Temporal UI: search attributes, summaries, current details.
+"""Display of a turn in the Temporal UI: search attributes, summaries, current details.
 
 An upsert costs an event, so it happens at the start and at the end of a turn only; current details cost none.
 """
@@ -8,12 +8,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from perdure.contracts.generations import Compact, Generate
 from perdure.contracts.hooks import RunHooks
-from perdure.contracts.input_requests import AskPeople
+from perdure.contracts.input_requests import NEEDED, REPLY_VERBS, AskPeople
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.tools import CallTool, PlannedCall
 from perdure.contracts.turns import CommitTurn, RunState, StopReason, TurnResult
@@ -25,7 +24,8 @@ from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.limits import waits_for_grants
 from perdure.engine.state import BackgroundDelegate, TurnState
 from perdure.engine.world import Action, WaitForUnpause
-from perdure.workflows.handlers import PAUSED, Handlers
+from perdure.workflows.mail import PAUSED, TurnMail
+from perdure.workflows.runtime import Runtime
 
 SUMMARY_CHARACTERS = 120
 """Longest summary of an activity: the UI shows it in one row."""
@@ -61,11 +61,11 @@ TOKENS = SearchAttributeKey.for_int(SearchAttribute.TOKENS)
 COST_USD = SearchAttributeKey.for_float(SearchAttribute.COST_USD)
 
 
-def show_start(state: TurnState) -> None:
+def show_start(runtime: Runtime, state: TurnState) -> None:
     """Set the search attributes of a turn that begins, and unset those that the turn before left behind."""
     if not state.origin.search_attributes:
         return
-    known = workflow.info().typed_search_attributes
+    known = runtime.search_attributes
     updates: list[SearchAttributeUpdate[Any]] = [
         AGENT.value_set(_keyword(state.policy.agent)),
         MODEL.value_set(_keyword(state.policy.model)),
@@ -76,7 +76,7 @@ def show_start(state: TurnState) -> None:
     updates.extend(key.value_unset() for key in (STOP_REASON, REASON_CODE, EXCEPTION) if known.get(key) is not None)
     if known.get(COST_USD) is not None:
         updates.append(COST_USD.value_unset())
-    workflow.upsert_search_attributes(updates)
+    runtime.upsert(updates)
 
 
 def _keyword(text: str) -> str:
@@ -87,9 +87,9 @@ def _keyword(text: str) -> str:
     return text
 
 
-def show_end(state: TurnState, result: TurnResult) -> None:
+def show_end(runtime: Runtime, state: TurnState, result: TurnResult) -> None:
     """Set the search attributes and current details of a turn that has ended."""
-    workflow.set_current_details(_details(state, _ended(result, _why(state, result))))
+    runtime.show(_details(state, _ended(result, _why(state, result))))
     if not state.origin.search_attributes:
         return
     updates: list[SearchAttributeUpdate[Any]] = [
@@ -105,12 +105,12 @@ def show_end(state: TurnState, result: TurnResult) -> None:
         updates.append(REASON_CODE.value_set(_keyword(result.reason_code)))
     if result.exception:
         updates.append(EXCEPTION.value_set(_keyword(result.exception)))
-    workflow.upsert_search_attributes(updates)
+    runtime.upsert(updates)
 
 
-def show_refusal(result: TurnResult) -> None:
+def show_refusal(runtime: Runtime, result: TurnResult) -> None:
     """Set the current details of a request that never became a turn. It has no search attributes."""
-    workflow.set_current_details(_ended(result, result.error or ""))
+    runtime.show(_ended(result, result.error or ""))
 
 
 def generation_summary(state: TurnState, action: Generate) -> str:
@@ -167,63 +167,63 @@ def _in_one_row(text: str) -> str:
     return text
 
 
-def show_action(handlers: Handlers, action: Action) -> None:
+def show_action(mail: TurnMail, action: Action) -> None:
     """Show what the turn does now, in the status query and in the current details."""
-    state = handlers.state
+    state = mail.state
     if state is None:
         return
     why, rows = "", ""
-    _show_state(handlers, state, action)
+    _show_state(mail, state, action)
     if isinstance(action, CallTools):
         called, _ = delegates.next_batch(state)
-        handlers.activity = "tools: " + ", ".join(planned.tool for planned in called)
+        mail.activity = "tools: " + ", ".join(planned.tool for planned in called)
     elif isinstance(action, Generate):
-        handlers.activity = f"generate, step {action.step}"
+        mail.activity = f"generate, step {action.step}"
     elif isinstance(action, Compact):
-        handlers.activity = f"compact, step {action.step}"
+        mail.activity = f"compact, step {action.step}"
     elif isinstance(action, RunHooks):
-        handlers.activity = "hooks: " + ", ".join(action.calling)
+        mail.activity = "hooks: " + ", ".join(action.calling)
     elif isinstance(action, WaitForUnpause):
-        handlers.activity, why = PAUSED, _MARKS.sub(_ESCAPED, str(action.pause).removeprefix(PAUSED))
+        mail.activity, why = PAUSED, _MARKS.sub(_ESCAPED, str(action.pause).removeprefix(PAUSED))
         rows = f"\n- goes on by `perdure unpause {state.origin.session}`"
     elif isinstance(action, AskPeople):
-        handlers.activity = "ask"
+        mail.activity = "ask"
     elif isinstance(action, CallDelegates):
-        handlers.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
+        mail.activity = "delegates: " + ", ".join(start.call.tool for start in action.starts)
         rows = _delegates([(start.call.tool, start.session) for start in action.starts])
     elif isinstance(action, AwaitDelegates):
         what = WAITS_FOR_A_SHARE if action.call is None and waits_for_grants(state) else "waiting for delegates"
-        handlers.activity = f"{what}: {awaiting_summary(state, action)}"
+        mail.activity = f"{what}: {awaiting_summary(state, action)}"
         rows = _delegates([(delegate.tool, delegate.session) for delegate in _awaited(state, action)])
     elif isinstance(action, WaitForPeople):
-        handlers.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.calls.asking)
+        mail.activity = "waiting for " + ", ".join(f"{_needed(call)}: {call.tool}" for call in state.calls.asking)
         rows = _requests(state)
     else:
-        handlers.activity, why = "commit_turn", f", {commit_summary(action)}"
-    since = f"since {workflow.now():%H:%M:%S} UTC"
-    workflow.set_current_details(_details(state, f"**now: {handlers.activity}**{why}, {since}{rows}"))
+        mail.activity, why = "commit_turn", f", {commit_summary(action)}"
+    since = f"since {mail.runtime.now:%H:%M:%S} UTC"
+    mail.runtime.show(_details(state, f"**now: {mail.activity}**{why}, {since}{rows}"))
 
 
 _STATES: dict[type[Action], RunState] = {WaitForPeople: RunState.WAITING_FOR_INPUT, WaitForUnpause: RunState.PAUSED}
 
 
-def _show_state(handlers: Handlers, state: TurnState, action: Action) -> None:
+def _show_state(mail: TurnMail, state: TurnState, action: Action) -> None:
     """Upsert the state if it has changed: when the turn begins to wait, and when it goes on. Each costs an event."""
     now = _STATES.get(type(action), RunState.RUNNING)
-    if now is handlers.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own
+    if now is mail.shown_state or isinstance(action, CommitTurn):  # the end has an upsert of its own
         return
-    handlers.shown_state = now
+    mail.shown_state = now
     if state.origin.search_attributes:
-        workflow.upsert_search_attributes([STATE.value_set(now)])
+        mail.runtime.upsert([STATE.value_set(now)])
 
 
-def state_shown() -> RunState:
+def state_shown(runtime: Runtime) -> RunState:
     """The state that this run's search attributes show. A rotation carries them over to the next run."""
-    return RunState(workflow.info().typed_search_attributes.get(STATE) or RunState.RUNNING)
+    return RunState(runtime.search_attributes.get(STATE) or RunState.RUNNING)
 
 
 def _needed(call: PlannedCall) -> str:
-    return "an answer" if call.needs == "answer" else "an approval"
+    return NEEDED[call.needs or "approval"]
 
 
 def _requests(state: TurnState) -> str:
@@ -233,9 +233,8 @@ def _requests(state: TurnState) -> str:
         what = call.question if call.needs == "answer" else f"{call.tool} {call.arguments}"
         choice = f" ({' / '.join(call.options)})" if call.options else ""
         text = _MARKS.sub(_ESCAPED, " ".join(f"{what}{choice}".split())[:REQUEST_CHARACTERS])
-        verb = "answer" if call.needs == "answer" else "approve"
-        value = " VALUE" if call.needs == "answer" else ""
-        rows.append(f"- {text}: `perdure {verb} {state.origin.session} {call.call_id}{value}`")
+        verb, value = REPLY_VERBS[call.needs or "approval"], " VALUE" if call.needs in {"answer", "result"} else ""
+        rows.append(f"- {text}: `perdure {verb} {state.origin.session} {call.request_id}{value}`")
     more = len(state.calls.asking) - len(rows)
     return "".join(f"\n{row}" for row in [*rows, *([f"- and {more} more"] if more else [])])
 
@@ -272,7 +271,7 @@ def _ended(result: TurnResult, why: str) -> str:
 
 
 def _why(state: TurnState, result: TurnResult) -> str:
-    """Why the turn ended, as one sentence; empty if the model finished it."""
+    """Reason the turn ended, as one sentence; empty if the model finished it."""
     if result.error:
         return result.error
     if result.stopped_by is not None:

@@ -6,6 +6,8 @@ sends a call's HTTP requests from other tasks and reports little about them, so 
 
 import asyncio
 import contextlib
+import logging
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
@@ -16,14 +18,17 @@ from typing import Any
 import httpcore2
 import httpx2
 from mcp import Client
-from mcp.client import sse
+from mcp.client import sse, streamable_http
+from mcp.client.session import ClientRequestContext
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import DiscoverResult, Implementation
+from mcp_types import DiscoverResult, ElicitRequestParams, ElicitResult, Implementation, JSONRPCMessage
 from pydantic import ValidationError
 
 from perdure.activities.mcp.failures import leaf
 from perdure.activities.mcp.oauth import LoginNeededError
+from perdure.activities.mcp.reading import read_body, read_event
+from perdure.activities.mcp.tolerance import tolerating
 from perdure.contracts.mcp import HttpServerConfig
 
 EXIT_SECONDS = 8.0
@@ -32,11 +37,36 @@ EXIT_SECONDS = 8.0
 LARGEST_EVENT = 64 * 1024 * 1024
 """Bytes of one server-sent event. The SDK's limit of one megabyte is less than tools return."""
 
+LONGEST_SAID = 200
+"""Characters of a server's question in the log."""
+
+logger = logging.getLogger("perdure.mcp")
+
 ABOUT_US = Implementation(name="perdure", version="0.1")
 
 # The SDK's older transport has no option for it.
 _events = partial(sse.sse_within_origin, max_event_size=LARGEST_EVENT)  # type: ignore[attr-defined] # pyright: ignore[reportPrivateImportUsage]
 sse.sse_within_origin = _events  # type: ignore[attr-defined] # pyright: ignore[reportPrivateImportUsage]
+
+
+class _Messages:
+    """Reads the messages of streamable HTTP; the SDK makes an error out of each that it cannot read."""
+
+    def validate_json(self, data: str | bytes, *, by_name: bool) -> JSONRPCMessage:
+        """Read a message; its fields stand under the names of the protocol."""
+        del by_name
+        return read_event(data) if isinstance(data, str) else read_body(data)
+
+
+streamable_http.jsonrpc_message_adapter = _Messages()  # type: ignore[assignment,attr-defined] # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
+
+
+async def cancel_question(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+    """Answer a question for which the server holds a connection open: nobody may answer for days."""
+    del context
+    logger.warning("an MCP server asked %r and waits; it was told that nobody answers", params.message[:LONGEST_SAID])
+    return ElicitResult(action="cancel")
+
 
 Opening = Callable[[], AbstractAsyncContextManager[Client]]
 
@@ -51,7 +81,7 @@ class Owner:
         self._opened.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._task = asyncio.create_task(self._run(), name="mcp-owner")
         self.failure: BaseException | None = None
-        """Why the client closed; None if it was told to."""
+        """Failure that closed the client; None if it was told to close."""
 
     @property
     def ended(self) -> bool:
@@ -110,7 +140,10 @@ async def connect_over(
         if isinstance(message, ValidationError):
             on_garbage(str(message.errors()[0]["input"]))
 
-    async with Client(transport, mode=mode, client_info=ABOUT_US, message_handler=hear, cache=None) as client:
+    over, answer = tolerating(transport), cancel_question
+    async with Client(
+        over, mode=mode, client_info=ABOUT_US, message_handler=hear, elicitation_callback=answer, cache=None
+    ) as client:
         yield client
 
 
@@ -118,8 +151,24 @@ def connect_over_http(
     config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, known: DiscoverResult | None
 ) -> Client:
     """A client over streamable HTTP; with ``known``, an earlier discovery, it sends nothing before the first call."""
-    transport = streamable_http_client(config.url, http_client=http, max_sse_event_size=LARGEST_EVENT)
-    return Client(transport, mode=mode, prior_discover=known, client_info=ABOUT_US, cache=None)
+    transport = tolerating(streamable_http_client(config.url, http_client=http, max_sse_event_size=LARGEST_EVENT))
+    return Client(
+        transport,
+        mode=mode,
+        prior_discover=known,
+        client_info=ABOUT_US,
+        elicitation_callback=cancel_question,
+        cache=None,
+    )
+
+
+def number_apart(client: Client) -> None:
+    """Have a client's requests bear other numbers than those of another client of the same server.
+
+    A call that is sent again with an answer may go over another client, and may not bear its first number.
+    """
+    dispatcher: Any = client.session._dispatcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    dispatcher._next_id = secrets.randbelow(2**48)  # noqa: SLF001
 
 
 @asynccontextmanager
@@ -135,7 +184,7 @@ async def connect_over_sse(config: HttpServerConfig, http: Callable[[], httpx2.A
         if isinstance(message, httpx2.HTTPError):
             broken.append(message)
 
-    transport = sse_client(config.url, httpx_client_factory=made)
+    transport = tolerating(sse_client(config.url, httpx_client_factory=made))
     async with Client(transport, mode="legacy", client_info=ABOUT_US, message_handler=hear, cache=None) as client:
         yield client
     if broken:
@@ -150,6 +199,8 @@ class Exchange:
         status: The HTTP status of the last answer, or 0.
         refusals: The statuses of answers with an error.
         needs_login: Whether a person has to log in.
+        lacks_scope: Scope that the tokens lack, if a login for that is needed.
+        in_session: Whether a request named a session.
         silent: Whether the server sent nothing until the read timeout.
     """
 
@@ -158,6 +209,8 @@ class Exchange:
         self.status = 0
         self.refusals: list[int] = []
         self.needs_login = False
+        self.lacks_scope = ""
+        self.in_session = False
         self.silent = False
 
     async def trace(self, event: str, info: Mapping[str, object]) -> None:
@@ -189,10 +242,11 @@ class NotedClient(httpx2.AsyncClient):
         request.extensions = {**request.extensions, "trace": noted.trace}
         try:
             response = await super().send(request, **options)
-        except LoginNeededError:
-            noted.needs_login = True
+        except LoginNeededError as error:
+            noted.needs_login, noted.lacks_scope = True, error.scope
             raise
         noted.status = response.status_code
+        noted.in_session = noted.in_session or streamable_http.MCP_SESSION_ID in request.headers
         if response.is_error:
             noted.refusals.append(response.status_code)
         noted.needs_login = noted.needs_login or response.status_code == HTTPStatus.UNAUTHORIZED

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from typing import cast
 
 from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR, REQUEST_TIMEOUT
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import ServerStatus
 from perdure.contracts.values import describe_mistake
+
+DATA_CHARACTERS = 2_000
+"""Longest details of a protocol error that a failure's text has."""
 
 _CLOSED = re.compile(r"connection closed$|sse stream (?:ended|failed)", re.IGNORECASE)
 """The SDK's messages about a broken connection. Its error codes say nothing: servers use them for their own errors."""
@@ -23,9 +27,11 @@ _CLOSED = re.compile(r"connection closed$|sse stream (?:ended|failed)", re.IGNOR
 class McpError(Exception):
     """A call failed; the model reads why."""
 
-    def __init__(self, code: ReasonCode, message: str, said: str = "") -> None:
+    def __init__(self, code: ReasonCode, message: str, said: str = "", number: int = 0) -> None:
         super().__init__(message)
         self.code = code
+        self.number = number
+        """The number of a protocol error."""
         self.said = said
         """The server's message, if it answered with a protocol error."""
 
@@ -76,22 +82,33 @@ def call_failures(server: str, tool: str, limit: float) -> Iterator[None]:
     except ValidationError as error:
         msg = f"{who}: the result of {tool!r} is not what the protocol allows: {describe_mistake(error)}"
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None
-    except RuntimeError as error:  # the SDK raises this if a result does not fit the tool's output schema
+    except RuntimeError as error:  # the SDK raises this for a result that asks for something in return
         raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, f"{who}: {error}") from None
 
 
+def _describe_data(data: object) -> str:
+    """The details of a protocol error, cut; servers put the cause there."""
+    if data is None or data in ("", [], {}):
+        return ""
+    text = data if isinstance(data, str) else to_json(data, inf_nan_mode="constants").decode()
+    return f" ({text if len(text) <= DATA_CHARACTERS else text[:DATA_CHARACTERS] + '…'})"
+
+
 def _protocol_failure(error: MCPError, who: str, tool: str, limit: float) -> Exception:
-    text = " ".join(error.message.split()) or "it did not say why"
+    text = " ".join(f"{error.message}{_describe_data(error.data)}".split()) or "it did not say why"
+    if error.code == PARSE_ERROR and text.startswith("Failed to parse "):  # the SDK's own, about what came
+        text = "its answer cannot be read as a message of the protocol; the effect of the call is unknown"
     if error.code == CONNECTION_CLOSED and _CLOSED.match(text):
         return ConnectionLostError(text, unsent=False)
     if error.code == REQUEST_TIMEOUT and "timed out" in text:
         msg = f"{tool} of {who} ran longer than its time-out of {limit:g} s; its effect is unknown"
         return McpError(ReasonCode.TOOL_TIMEOUT, msg, text)
+    code, said = ReasonCode.TOOL_EXECUTION_ERROR, f"{who}: {text} (code {error.code})"
     if error.code == INVALID_PARAMS:
-        return McpError(ReasonCode.TOOL_INVALID_INPUT, f"{who}: {text}", text)
-    if error.code == METHOD_NOT_FOUND:
-        return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who} does not offer {tool!r}: {text}", text)
-    return McpError(ReasonCode.TOOL_EXECUTION_ERROR, f"{who}: {text} (code {error.code})", text)
+        code, said = ReasonCode.TOOL_INVALID_INPUT, f"{who}: {text}"
+    elif error.code == METHOD_NOT_FOUND:
+        said = f"{who} does not offer {tool!r}: {text}"
+    return McpError(code, said, text, error.code)
 
 
 RECENT_LINES = 50

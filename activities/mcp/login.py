@@ -11,8 +11,13 @@ from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 
 from perdure.activities.mcp.connection import Owner, connect_over_http
 from perdure.activities.mcp.failures import McpUnavailableError, describe_failure, leaf
-from perdure.activities.mcp.oauth import CALLBACK, LOGIN_PORT, TokenFile, authentication
-from perdure.activities.mcp.references import MissingVariableError, own_folder, resolve_references
+from perdure.activities.mcp.oauth import CALLBACK, LOGIN_PORT, Person, TokenFile, authentication
+from perdure.activities.mcp.references import (
+    MissingVariableError,
+    own_folder,
+    registered_client,
+    resolve_references,
+)
 from perdure.contracts.mcp import HttpServerConfig, ServerStatus
 
 PATIENCE = 300.0
@@ -68,24 +73,38 @@ def _query_of(url: str) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
-async def log_in(config: HttpServerConfig, environment: Mapping[str, str], show: Callable[[str], None]) -> None:
+async def log_in(
+    config: HttpServerConfig, environment: Mapping[str, str], show: Callable[[str], None], scope: str = ""
+) -> None:
     """Have a person log in at the server, and keep the tokens for the workers of this machine.
+
+    Args:
+        config: The server.
+        environment: The variables that its settings refer to.
+        show: Shows the login's page to the person, by its address.
+        scope: Scope to ask for in any case; the person logs in again if the tokens lack it.
 
     Raises:
         McpUnavailableError: The login failed; the message says why.
     """
-    if config.oauth is None:
+    oauth = config.oauth
+    if oauth is None:
         raise McpUnavailableError(f"MCP server {config.name!r} has no oauth=OAuthConfig() in its configuration")
-    tokens = TokenFile(own_folder(environment), config.url)
     callback = _Callback()
 
     async def redirect(url: str) -> None:
         callback.expect(url)
         show(url)
 
-    auth = authentication(config, config.oauth, tokens, redirect, callback.wait)
     try:
         headers = resolve_references(config, environment)
+        tokens = TokenFile(own_folder(environment), config.url, oauth, registered_client(oauth, environment))
+        granted = tokens.granted()
+        lacks = not set(scope.split()) <= set(granted.split())
+        if lacks:
+            tokens.start_over()
+        person = Person(redirect, callback.wait, f"{granted} {scope}" if lacks else "")
+        auth = authentication(config, oauth, tokens, person)
         page = await asyncio.start_server(callback.serve, "127.0.0.1", LOGIN_PORT)
     except (MissingVariableError, OSError) as error:
         raise McpUnavailableError(f"the login at MCP server {config.name!r} cannot begin: {error}") from None

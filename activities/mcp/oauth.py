@@ -7,23 +7,27 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import cast
 
 import httpx2
 from filelock import AsyncFileLock, Timeout
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.auth.oauth2 import OAuthContext
-from mcp.client.auth.utils import extract_field_from_www_auth
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 from mcp.shared.auth import (
     OAuthClientInformationFull,
     OAuthClientMetadata,
     OAuthMetadata,
     OAuthToken,
     ProtectedResourceMetadata,
+    TokenEndpointAuthMethod,
 )
-from pydantic import AnyUrl, ValidationError
+from pydantic import AnyUrl, PrivateAttr, ValidationError
 
+from perdure.activities.mcp.references import RegisteredClient
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig
 from perdure.contracts.values import Value, replace
 from perdure.local_files import make_folder
@@ -44,11 +48,15 @@ _HEADER = "Authorization"
 
 
 class LoginNeededError(Exception):
-    """The server wants a person to log in."""
+    """The server wants a person to log in; ``scope`` is what the tokens lack, if the server says so."""
+
+    def __init__(self, scope: str = "") -> None:
+        super().__init__("a person has to log in")
+        self.scope = scope
 
 
 class Kept(Value):
-    """What a token file holds."""
+    """Contents of a token file."""
 
     tokens: OAuthToken | None = None
     expires_at: float | None = None
@@ -64,10 +72,18 @@ class Kept(Value):
 
 
 class TokenFile:
-    """The tokens of one server URL, in a file; implements the SDK's ``TokenStorage``."""
+    """The tokens of one client at one server URL, in a file; implements the SDK's ``TokenStorage``.
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.path = folder / "tokens" / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
+    The id of a client of the author's choice is part of the file's name, as tokens are of use to their client only. The
+    secret of a registered client is in no file.
+    """
+
+    def __init__(self, folder: Path, url: str, oauth: OAuthConfig, client: RegisteredClient | None = None) -> None:
+        self._client = client
+        self._anew = False
+        chosen = client.id if client is not None else oauth.client_metadata_url
+        name = url if chosen is None else f"{url}\n{chosen}"
+        self.path = folder / "tokens" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
 
     async def get_tokens(self) -> OAuthToken | None:
         """The tokens, or None."""
@@ -77,10 +93,11 @@ class TokenFile:
         """Keep new tokens."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
         self._write(replace(self.load(), tokens=tokens, expires_at=expires_at))
+        self._anew = False
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """What the server registered us as, or None."""
-        return self.load().client
+        """The client at the server, or None."""
+        return self._client_of(self.load())
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Keep a registration."""
@@ -90,7 +107,7 @@ class TokenFile:
         """Bring the SDK up to date with the file: it reads it only once, and other processes write it too."""
         kept = self.load()
         context.current_tokens, context.token_expiry_time = kept.tokens, kept.expires_at
-        context.client_info = kept.client
+        context.client_info = self._client_of(kept)
         context.oauth_metadata = kept.server or context.oauth_metadata
         context.protected_resource_metadata = kept.resource or context.protected_resource_metadata
 
@@ -107,9 +124,26 @@ class TokenFile:
     def load(self) -> Kept:
         """Read the file; empty if it is missing or unreadable."""
         try:
-            return Kept.model_validate_json(self.path.read_bytes())
+            kept = Kept.model_validate_json(self.path.read_bytes())
         except (OSError, ValidationError):
             return Kept()
+        return replace(kept, tokens=None, expires_at=None) if self._anew else kept
+
+    def granted(self) -> str:
+        """The scope of the tokens; empty if there are none, or if nobody said."""
+        tokens = self.load().tokens
+        return (tokens.scope or "") if tokens is not None else ""
+
+    def start_over(self) -> None:
+        """Act as if there were no tokens, until new ones are kept."""
+        self._anew = True
+
+    def _client_of(self, kept: Kept) -> OAuthClientInformationFull | None:
+        if self._client is None:
+            return kept.client
+        return OAuthClientInformationFull(
+            client_id=self._client.id, client_secret=self._client.secret or None, redirect_uris=[AnyUrl(REDIRECT)]
+        )
 
     def _write(self, kept: Kept) -> None:
         """Replace the file in one go; a temporary file is readable by its owner alone from the start."""
@@ -128,27 +162,104 @@ async def _refuse_login() -> AuthorizationCodeResult:
     raise LoginNeededError
 
 
+def _wants_more_scope(answer: httpx2.Response) -> bool:
+    error = extract_field_from_www_auth(answer, "error")
+    return answer.status_code == HTTPStatus.FORBIDDEN and error == "insufficient_scope"
+
+
 def _wants_other_tokens(answer: httpx2.Response) -> bool:
     """Whether a request was refused because of its tokens. After any other 403 it may have been carried out."""
-    if answer.status_code == HTTPStatus.FORBIDDEN:
-        return extract_field_from_www_auth(answer, "error") == "insufficient_scope"
-    return answer.status_code == HTTPStatus.UNAUTHORIZED
+    return answer.status_code == HTTPStatus.UNAUTHORIZED or _wants_more_scope(answer)
+
+
+def _add_scopes(*scopes: str | None) -> str | None:
+    """All words of the scopes, each once."""
+    return " ".join(dict.fromkeys(word for scope in scopes for word in (scope or "").split())) or None
+
+
+class _Metadata(OAuthClientMetadata):
+    """A client as it describes itself. The SDK writes into it the scope that the server proposes.
+
+    The author's scope stands in place of that, unless the server named a scope that the tokens lack.
+    """
+
+    _ours: str | None = PrivateAttr(default=None)
+    _more: str = PrivateAttr(default="")
+    _steps_up: bool = PrivateAttr(default=False)
+
+    def adjust(self, *, ours: str | None, more: str) -> None:
+        """Adjust each scope that is written from now on."""
+        self._ours, self._more = ours, more
+
+    def note_challenge(self, *, steps_up: bool) -> None:
+        """Note whether the scope that is written next is one that the tokens lack."""
+        self._steps_up = steps_up
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set a field; a scope is adjusted."""
+        if name == "scope":
+            proposed = cast("str | None", value)
+            if self._ours is not None and not self._steps_up:
+                kept = "offline_access" if "offline_access" in (proposed or "").split() else ""  # for refresh tokens
+                proposed = _add_scopes(self._ours, kept)
+            value = _add_scopes(proposed, self._more)
+        super().__setattr__(name, value)
+
+
+class _Context(OAuthContext):
+    """The SDK's notes about a login. A registered client proves itself as the login's metadata allows."""
+
+    def prepare_token_auth(
+        self, data: dict[str, str], headers: dict[str, str] | None = None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Add the client's credentials to a request for tokens."""
+        client = self.client_info
+        if client is not None and client.client_secret is not None and client.token_endpoint_auth_method is None:
+            found = self.oauth_metadata
+            # RFC 8414: a login that names no method takes client_secret_basic
+            methods = (found and found.token_endpoint_auth_methods_supported) or ["client_secret_basic"]
+            basic = "client_secret_basic" in methods or "client_secret_post" not in methods
+            method: TokenEndpointAuthMethod = "client_secret_basic" if basic else "client_secret_post"
+            self.client_info = client.model_copy(update={"token_endpoint_auth_method": method})
+        return super().prepare_token_auth(data, headers)
+
+
+@dataclass(frozen=True)
+class Person:
+    """A person at a browser, who logs in: how the page is shown, and what the browser brings back.
+
+    Attributes:
+        scope: What the person is asked for beside what the server proposes and what was granted before.
+    """
+
+    redirect: Callable[[str], Awaitable[None]]
+    callback: Callable[[], Awaitable[AuthorizationCodeResult]]
+    scope: str = ""
 
 
 class _SharedLogin(OAuthClientProvider):
-    """The SDK's login, with tokens that other processes may refresh."""
+    """The SDK's login, with tokens that other processes may refresh. Without a person nobody is asked."""
 
     def __init__(
         self,
         url: str,
-        metadata: OAuthClientMetadata,
+        metadata: "_Metadata",
         tokens: TokenFile,
-        redirect: Callable[[str], Awaitable[None]],
-        callback: Callable[[], Awaitable[AuthorizationCodeResult]],
+        oauth: OAuthConfig,
+        person: Person | None,
     ) -> None:
-        super().__init__(url, metadata, tokens, redirect_handler=redirect, callback_handler=callback)
+        super().__init__(url, metadata, tokens)
+        self.context = _Context(
+            server_url=url,
+            client_metadata=metadata,
+            storage=tokens,
+            redirect_handler=_refuse if person is None else person.redirect,
+            callback_handler=_refuse_login if person is None else person.callback,
+            client_metadata_url=oauth.client_metadata_url,
+        )
+        self._metadata = metadata
         self._tokens = tokens
-        self._unattended = redirect is _refuse
+        self._unattended = person is None
         self._alone = asyncio.Lock()
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
@@ -167,6 +278,7 @@ class _SharedLogin(OAuthClientProvider):
         for _ in range(MOST_TRIES):
             if answer is not None and not _wants_other_tokens(answer):
                 return
+            steps_up = answer is not None and _wants_more_scope(answer)
             refused = request.headers.get(_HEADER)
             async with self._alone, contextlib.aclosing(super().async_auth_flow(request)) as flow:
                 async with self._hold_refresh():
@@ -175,15 +287,25 @@ class _SharedLogin(OAuthClientProvider):
                         outgoing = await flow.asend((yield outgoing))
                 valid = self.context.is_token_valid()
                 again = valid and request.headers.get(_HEADER) != refused
+                if not again and answer is not None and steps_up and self._unattended:
+                    raise LoginNeededError(extract_scope_from_www_auth(answer) or "")
                 if not again and (answer is not None or not self._unattended):
                     with contextlib.suppress(StopAsyncIteration):
-                        outgoing = await flow.asend((yield request) if answer is None else answer)
+                        first = (yield request) if answer is None else answer
+                        outgoing = await flow.asend(self._challenge(request, first))
                         while True:
                             outgoing = await flow.asend((yield outgoing))
                     return
             answer = yield request
             if not valid:  # nobody can log in here
                 return
+
+    def _challenge(self, request: httpx2.Request, answer: httpx2.Response) -> httpx2.Response:
+        """The answer by which the SDK decides about a login. A person logs in also where a server greets strangers."""
+        self._metadata.note_challenge(steps_up=_wants_more_scope(answer))
+        if self._unattended or answer.is_error or _HEADER in request.headers:
+            return answer
+        return httpx2.Response(HTTPStatus.UNAUTHORIZED, request=request)
 
     @contextlib.asynccontextmanager
     async def _hold_refresh(self) -> AsyncIterator[None]:
@@ -202,18 +324,15 @@ class _SharedLogin(OAuthClientProvider):
 
 
 def authentication(
-    config: HttpServerConfig,
-    oauth: OAuthConfig,
-    tokens: TokenFile,
-    redirect: Callable[[str], Awaitable[None]] = _refuse,
-    callback: Callable[[], Awaitable[AuthorizationCodeResult]] = _refuse_login,
+    config: HttpServerConfig, oauth: OAuthConfig, tokens: TokenFile, person: Person | None = None
 ) -> OAuthClientProvider:
-    """The SDK's login for a server. Without the two handlers it refreshes tokens, and asks nobody for a login."""
-    metadata = OAuthClientMetadata(
+    """The SDK's login for a server. Without a person it refreshes tokens, and asks nobody for a login."""
+    metadata = _Metadata(
         client_name=oauth.client_name,
         redirect_uris=[AnyUrl(REDIRECT)],
         scope=oauth.scope,
         grant_types=["authorization_code", "refresh_token"],
         response_types=["code"],
     )
-    return _SharedLogin(config.url, metadata, tokens, redirect, callback)
+    metadata.adjust(ours=oauth.scope, more="" if person is None else person.scope)
+    return _SharedLogin(config.url, metadata, tokens, oauth, person)

@@ -37,7 +37,7 @@ logger = logging.getLogger("perdure.mcp")
 
 
 class StandardError:
-    """What a server writes to its standard error: the last lines, and all of it in a file."""
+    """Standard error of a server: the last lines, and all of it in a file."""
 
     def __init__(self, path: Path, clean: Callable[[str], str], ended: Callable[[], None]) -> None:
         self.recent: deque[str] = deque(maxlen=failures.RECENT_LINES)

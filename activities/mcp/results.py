@@ -15,6 +15,7 @@ from mcp_types import (
 from pydantic_core import to_json
 
 from perdure.activities.mcp.failures import McpError
+from perdure.activities.mcp.reading import UNSTRUCTURED
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import UNKNOWN_TYPE
 from perdure.agents.schemas import GivenUpError
@@ -23,39 +24,50 @@ from perdure.contracts.values import replace_surrogates
 from perdure.llm.tool_output import Attachments, CallResult, attachments_of
 from perdure.schema_checks import find_first_error, run_off_the_loop
 
+MARK = "perdure/unstructured"
+"""Key in a result's ``_meta``: the line which says that it does not fit its tool's output schema."""
+
 PROBLEM_CHARACTERS = 1_000
 """Longest description of what is wrong with a result."""
 
 
-async def check_output(tool: Tool | None, result: CallToolResult) -> None:
+async def mark_unstructured(tool: Tool | None, result: CallToolResult) -> CallToolResult:
     """Check a result against its tool's output schema, within a time limit.
 
-    Raises:
-        RuntimeError: The result does not fit the schema; the SDK's own check raises this class too.
+    A result that does not fit does not fail the call, which had its effect: the model reads it with a line that says
+    so.
     """
     if tool is None or (schema := tool.output_schema) is None or result.is_error:
-        return
+        return result
     if result.structured_content is None:
-        raise RuntimeError(f"Tool {tool.name} has an output schema but did not return structured content")
+        return _with_line(result, "has an output schema, and the server sent no structured content")
     try:
         error = await run_off_the_loop(lambda: find_first_error(schema, result.structured_content))
     except GivenUpError:
-        return
-    if error is not None:
-        msg = f"Invalid structured content returned by tool {tool.name}: {error.message[:PROBLEM_CHARACTERS]}"
-        raise RuntimeError(msg)
+        return result
+    if error is None:
+        return result
+    return _with_line(result, f"has an output schema that this does not fit: {error.message[:PROBLEM_CHARACTERS]}")
+
+
+def _with_line(result: CallToolResult, why: str) -> CallToolResult:
+    meta = {**(result.meta or {}), MARK: f"[unstructured: the tool {why}]"}
+    return result.model_copy(update={"meta": meta})
 
 
 def read_result(result: CallToolResult, call_id: str) -> CallResult:
     """The result as text and attachments.
 
     Raises:
-        McpError: The server says that the call failed, or an image or a file is not valid.
+        McpError: The server says that the call failed, or its images and files are too large.
     """
     attachments = attachments_of(call_id)
+    meta = result.meta or {}
     parts = [_read_block(block, attachments) for block in result.content]
-    if not any(isinstance(block, TextContent) for block in result.content) and result.structured_content is not None:
-        parts.append(to_json(result.structured_content, inf_nan_mode="constants").decode())
+    structured = result.structured_content if result.structured_content is not None else meta.get(UNSTRUCTURED)
+    if not any(isinstance(block, TextContent) for block in result.content) and structured is not None:
+        parts.append(to_json(structured, inf_nan_mode="constants").decode())
+    parts += [meta[MARK]] if MARK in meta else []
     text = replace_surrogates("\n".join(parts))
     if result.is_error:
         raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, text or "the tool failed and did not say why")
@@ -81,7 +93,17 @@ def _read_block(block: ContentBlock, attachments: Attachments) -> str:
 
 def _attach(what: str, media_type: str, data: str, attachments: Attachments) -> str:
     try:
-        return attachments.add(what, media_type, base64.b64decode(data))
+        return attachments.add(what, media_type, _decode(data))
     except ValueError:
-        msg = f"the server sent {what} in no base64"
-        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, msg) from None
+        return f"[{what}, {media_type}: the server sent no base64]"
+
+
+def _decode(data: str) -> bytes:
+    """The bytes of base64, also in its spelling for URLs, without its padding, or behind the head of a data URL.
+
+    Raises:
+        ValueError: The text is not base64.
+    """
+    text = "".join((data.partition(",")[2] if data.startswith("data:") else data).split())
+    text = text.replace("-", "+").replace("_", "/").rstrip("=")
+    return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)

@@ -6,18 +6,20 @@ more if the connection broke, then through ``_ask``, which takes a client and sa
 
 import asyncio
 import contextlib
+import logging
 import re
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mcp import Client, MCPError
-from mcp_types import CallToolResult, ListToolsResult, Tool
+from mcp_types import CallToolResult, InputRequiredResult, Tool
 from pydantic import ValidationError
 
+from perdure.activities.mcp.calls import Request, call_tool, seed_tool
 from perdure.activities.mcp.connection import Owner
 from perdure.activities.mcp.failures import (
     ENDS_WITH,
@@ -27,18 +29,15 @@ from perdure.activities.mcp.failures import (
     call_failures,
     describe_failure,
 )
-from perdure.activities.mcp.results import check_output
+from perdure.activities.mcp.listing import Listing, list_all_pages
+from perdure.activities.mcp.results import mark_unstructured
 from perdure.activities.mcp.session_state import Caller, SessionStakes, Use
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
-from perdure.contracts.values import replace
 
 RECONNECT_PAUSE = 1.0
 """Seconds before a connection that broke is opened again. Source: Dreadnode's MCP client."""
-
-MOST_PAGES = 100
-"""Pages of a list of tools that are read, so that a server with endless pages cannot hang a turn."""
 
 LONGEST_LISTING = 540.0
 """Seconds for a list of tools with all tries to connect: ``open_turn`` has ten minutes."""
@@ -53,13 +52,15 @@ HIDDEN_CALLS = 100
 """Latest calls whose masked arguments are kept out of a server's log: it may log them after the call's end."""
 
 FORGOT = "was started anew: what it held is gone. The call was not carried out; call again if it can do without"
-"""What the model reads once a stateful server has been restarted."""
+"""Message to the model once a stateful server has been restarted."""
 
 _LOGIN = re.compile(
     r"\b(401|unauthori[sz]ed|unauthenticated|not logged in|log ?in required|authentication (?:failed|required)"
     r"|(?:invalid|missing) (?:api[ _-]?key|token|credentials))\b",
     re.IGNORECASE,
 )
+
+logger = logging.getLogger("perdure.mcp")
 
 Report = Callable[[float, float | None, str], None]
 """Takes the progress of a call: how far it is, its total if that is known, and a message."""
@@ -69,7 +70,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a server needs of its worker: environment, folder, and ``clean``, which masks secrets and given values."""
+    """Surroundings of a server: environment, folder, and ``clean``, which masks secrets and given values."""
 
     environment: Mapping[str, str]
     folder: Path
@@ -87,7 +88,7 @@ class McpServer(ABC):
         self.state = ServerState(
             name=config.name, status=ServerStatus.DISCONNECTED if config.enabled else ServerStatus.DISABLED
         )
-        """What operators see."""
+        """State of the server, as operators see it."""
         self.stakes = SessionStakes()
         """The sessions that rely on the server's state, if it is stateful."""
         self._connection: asyncio.Task[tuple[Client, Owner]] | None = None
@@ -96,8 +97,14 @@ class McpServer(ABC):
         """Of the kept connection, once it is made."""
         self._broke = False
         """Whether the last connection broke and no other one was made since."""
+        self._uses: Counter[Owner] = Counter()
+        """The requests that run in each session."""
+        self._retired: set[Owner] = set()
+        """Sessions that are closed when the last request in them ends."""
         self._background: set[asyncio.Task[None]] = set()
         self._listed: dict[str, Tool] = {}
+        self._flaws = frozenset[str]()
+        """Flaws of the last list."""
         self._running_calls = 0
         self._hidden: deque[frozenset[str]] = deque(maxlen=HIDDEN_CALLS)
 
@@ -110,16 +117,17 @@ class McpServer(ABC):
         """
 
     @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
-        """A client for one request: the kept one, unless a transport needs its own."""
+    async def client(self, *, is_call: bool) -> AsyncIterator[tuple[Client, Owner]]:
+        """A client for one request, a call or a list: the kept one, unless a transport needs its own."""
+        del is_call
         yield await self.get_kept_client()
 
     def describe_break(self, why: str) -> str:
-        """Why a connection broke, with the server's last output if the transport has it."""
+        """Describe why a connection broke, with the server's last output if the transport has it."""
         return why
 
-    async def list_tools(self) -> list[Tool]:
-        """The tools that the server offers now.
+    async def list_tools(self) -> Listing:
+        """The tools that the server offers now; asked once more over a new session if the kept one did not list them.
 
         Raises:
             McpUnavailableError: The server cannot be used, refuses, or does not answer in time.
@@ -127,7 +135,7 @@ class McpServer(ABC):
         seconds = self.config.init_timeout.total_seconds()
         try:
             async with asyncio.timeout(LONGEST_LISTING):
-                tools = await self.ask_for_tools(seconds)
+                listing = await self._ask_for_tools(seconds)
         except TimeoutError:
             if self._owner is not None and not self._is_needed():  # if a running call times out, a probe follows
                 self.note_break(self._owner)
@@ -137,28 +145,49 @@ class McpServer(ABC):
             raise
         except McpError as error:
             raise McpUnavailableError(self.clean(str(error))) from None
-        self._listed = {tool.name: tool for tool in tools}
-        return tools
+        self._listed = {tool.name: tool for tool in listing.tools}
+        return listing
 
-    async def ask_for_tools(self, seconds: float) -> list[Tool]:
-        """Ask for the tools, and once more if the connection breaks. ``seconds`` bound each try."""
+    async def _ask_for_tools(self, seconds: float) -> Listing:
+        """Ask for the tools, and once more over a new session. ``seconds`` bound each try."""
 
-        async def ask(client: Client) -> list[Tool]:
+        async def ask(client: Client) -> Listing:
             async with asyncio.timeout(seconds):
-                return await _list_all_pages(client, self.config.name)
+                return await list_all_pages(client, self.config.name)
 
-        return await self._ask_again_if_broken(lambda: self._ask(ask), what="its list of tools", repeatable=True)
+        kept = self._owner
+        try:
+            return await self._ask(ask, is_call=False)
+        except McpUnavailableError as error:
+            if not error.again:
+                raise
+        except ConnectionLostError:
+            pass
+        except (McpError, TimeoutError) as error:
+            if not self.leave_session(kept, error):
+                raise
+        await asyncio.sleep(RECONNECT_PAUSE)
+        try:
+            return await self._ask(ask, is_call=False)
+        except ConnectionLostError as error:
+            msg = f"the connection to MCP server {self.config.name!r} broke during its list of tools: {error}"
+            raise McpError(ReasonCode.TOOL_NETWORK_ERROR, self.clean(msg)) from None
+
+    def leave_session(self, kept: Owner | None, error: McpError | TimeoutError) -> bool:
+        """Give up the session that did not list its tools; False if a new one would not help, or others rely on it.
+
+        Args:
+            kept: The connection that was kept from before, if there was one.
+            error: Why the list did not come.
+        """
+        stays = kept is None or kept is not self._owner or isinstance(error, TimeoutError) or self._is_needed()
+        if not stays:
+            self.note_break(cast("Owner", kept))
+        return not stays
 
     async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        *,
-        caller: Caller,
-        limit: float,
-        repeatable: bool,
-        on_progress: Report,
-    ) -> CallToolResult:
+        self, request: Request, *, caller: Caller, limit: float, repeatable: bool, on_progress: Report
+    ) -> CallToolResult | InputRequiredResult:
         """Call a tool, with a timeout of ``limit`` seconds.
 
         If the connection breaks, the call is sent again only if it was certainly not carried out, or is repeatable.
@@ -167,37 +196,38 @@ class McpServer(ABC):
             McpError: The call failed.
         """
 
-        async def attempt() -> CallToolResult:
+        async def attempt() -> CallToolResult | InputRequiredResult:
             with Use(self.stakes, caller) as use:
 
-                async def ask(client: Client) -> CallToolResult:
+                async def ask(client: Client) -> CallToolResult | InputRequiredResult:
                     if self.config.stateful and not use.begin():
                         raise McpError(ReasonCode.TOOL_STATE_LOST, f"MCP server {self.config.name!r} {FORGOT}")
-                    return await self._send_call(client, tool, arguments, limit, on_progress)
+                    return await self._send_call(client, request, limit, on_progress)
 
-                return await self._ask(ask)
+                return await self._ask(ask, is_call=True)
 
         self._running_calls += 1
         try:
-            return await self._ask_again_if_broken(attempt, what=tool, repeatable=repeatable)
+            return await self._ask_again_if_broken(attempt, what=request.tool, repeatable=repeatable)
         finally:
             self._running_calls -= 1
 
     async def _send_call(
-        self, client: Client, tool: str, arguments: Mapping[str, Any], limit: float, on_progress: Report
-    ) -> CallToolResult:
+        self, client: Client, request: Request, limit: float, on_progress: Report
+    ) -> CallToolResult | InputRequiredResult:
+        tool = request.tool
+
         async def report(progress: float, total: float | None, message: str | None) -> None:
             on_progress(progress, total, message or "")
 
-        _seed(client, self._listed.get(tool) or Tool(name=tool, input_schema={"type": "object"}))
+        seed_tool(client, self._listed.get(tool) or Tool(name=tool, input_schema={"type": "object"}))
         try:
             with call_failures(self.config.name, tool, limit):
                 async with asyncio.timeout(limit + SURPLUS):
-                    result = await client.call_tool(
-                        tool, dict(arguments), read_timeout_seconds=limit, progress_callback=report
-                    )
-                await check_output(self._listed.get(tool), result)
-                return result
+                    result = await call_tool(client, request, limit, report)
+                if isinstance(result, InputRequiredResult):
+                    return result
+                return await mark_unstructured(self._listed.get(tool), result)
         except TimeoutError:
             msg = f"{tool} of MCP server {self.config.name!r} ran longer than its time-out of {limit:g} s"
             raise McpError(ReasonCode.TOOL_TIMEOUT, f"{msg}; its effect is unknown") from None
@@ -225,11 +255,12 @@ class McpServer(ABC):
         msg = f"the connection to MCP server {self.config.name!r} broke during {what}, {effect}: {error}"
         return McpError(ReasonCode.TOOL_NETWORK_ERROR, self.clean(msg))
 
-    async def _ask(self, ask: Callable[[Client], Awaitable[Answer]]) -> Answer:
+    async def _ask(self, ask: Callable[[Client], Awaitable[Answer]], *, is_call: bool) -> Answer:
         """Ask once. A connection that broke is given up; after a timeout a probe asks whether the server hangs."""
-        async with self.client() as (client, owner):
+        async with self.client(is_call=is_call) as (client, owner):
             try:
-                return await ask(client)
+                with self._use(owner):
+                    return await ask(client)
             except ConnectionLostError as error:
                 await owner.close()
                 self.note_break(owner)
@@ -240,6 +271,34 @@ class McpServer(ABC):
                 if error.code == ReasonCode.TOOL_TIMEOUT and owner is self._owner:
                     self._run_in_background(self._probe(client, owner))
                 raise
+
+    @contextlib.contextmanager
+    def _use(self, owner: Owner) -> Iterator[None]:
+        """Keep a session open for this request, also if it is retired meanwhile."""
+        self._uses[owner] += 1
+        try:
+            yield
+        finally:
+            self._uses[owner] -= 1
+            if not self._uses[owner]:
+                del self._uses[owner]
+                if owner in self._retired:
+                    self._retired.remove(owner)
+                    self.close_in_background(owner)
+
+    def retire(self, owner: Owner) -> None:
+        """Give up a session that the server does not know any more; what runs in it may end."""
+        if owner is not self._owner:
+            return
+        self._broke = True
+        self.stakes.note_loss()
+        self._owner = self._connection = None
+        self.note_status(ServerStatus.DISCONNECTED)
+        if self._uses[owner]:
+            self._retired.add(owner)
+        else:
+            del self._uses[owner]
+            self.close_in_background(owner)
 
     async def _probe(self, client: Client, owner: Owner) -> None:
         """Give up the connection if the server answers nothing any more.
@@ -321,12 +380,22 @@ class McpServer(ABC):
             self._connection.cancel()
             await asyncio.wait([self._connection])
         self.drop()
+        for owner in self._retired:
+            self.close_in_background(owner)
+        self._retired.clear()
         if self._background:
             await asyncio.wait(self._background)
 
     def note_status(self, status: ServerStatus, error: str = "") -> None:
         """Show operators whether the server can be used."""
         self.state = ServerState(name=self.config.name, status=status, error=error)
+
+    def warn(self, flaws: Sequence[str]) -> None:
+        """Log what is wrong with the server's list of tools, once for each flaw."""
+        for flaw in flaws:
+            if flaw not in self._flaws:
+                logger.warning("MCP server %r: %s", self.config.name, self.clean(flaw))
+        self._flaws = frozenset(flaws)
 
     def note_failure(self, error: McpUnavailableError) -> McpUnavailableError:
         """Show operators why the server cannot be used; returns the error."""
@@ -350,26 +419,3 @@ class McpServer(ABC):
     def clean(self, text: str) -> str:
         """A text of the server without the worker's secrets and the masked arguments of its latest calls."""
         return self.around.clean(text, frozenset[str]().union(*self._hidden))
-
-
-def _seed(client: Client, tool: Tool) -> None:
-    """Put the tool into the SDK's cache, or it would list all tools after the call, which may lose the result.
-
-    The output schema is left out: the SDK would check it without a time limit. ``check_output`` does that.
-    """
-    shown = replace(tool, output_schema=None)
-    known = ListToolsResult(tools=[shown], ttl_ms=0, cache_scope="private")
-    client.session._absorb_tool_listing(known, complete=False)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-async def _list_all_pages(client: Client, server: str) -> list[Tool]:
-    tools: list[Tool] = []
-    cursor: str | None = None
-    for _ in range(MOST_PAGES):
-        with call_failures(server, "tools/list", 0):
-            page = await client.list_tools(cursor=cursor)
-        tools += page.tools
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return tools

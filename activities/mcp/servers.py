@@ -7,13 +7,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-from mcp_types import Tool
+from mcp_types import CallToolResult, InputRequiredResult, Tool
 from pydantic_core import to_json
 
+from perdure.activities.mcp.calls import Request
 from perdure.activities.mcp.failures import McpError, McpUnavailableError
+from perdure.activities.mcp.listing import Listing
 from perdure.activities.mcp.process import LONGEST_LINE
+from perdure.activities.mcp.questions import InputNeededError, read_question, responses_to
 from perdure.activities.mcp.references import own_folder
 from perdure.activities.mcp.results import read_result
 from perdure.activities.mcp.server import McpServer, Report, Surroundings
@@ -22,6 +25,7 @@ from perdure.activities.mcp.transports import server_of
 from perdure.agents.agent import Agent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, ServerState, ServerStatus
+from perdure.contracts.server_questions import ServerAnswer
 from perdure.contracts.tools import MCP_REFERENCE, ToolDeclaration, wire_name
 from perdure.contracts.values import JsonValue, replace, replace_surrogates
 from perdure.llm.recorded_calls import without_secrets
@@ -36,6 +40,9 @@ LARGEST_DECLARATIONS = 500_000
 
 With it, the tools of several servers stay far below the 2 MB limit of a Temporal payload.
 """
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds before a call is sent again to a server that answered with its state alone."""
 
 SHOWN = 500
 """Longest list of names in a message, in characters."""
@@ -120,10 +127,19 @@ class McpServers:
         unspoken: frozenset[str],
         on_progress: Report,
     ) -> CallResult:
-        """Carry out a call; ``unspoken`` are values of its arguments that only the server may see.
+        """Carry out a call.
+
+        Args:
+            config: The server.
+            declaration: The tool, as it is frozen with the agent.
+            arguments: The arguments.
+            caller: Who calls, and what the call's server asked before.
+            unspoken: Values of the arguments that only the server may see.
+            on_progress: Takes the call's progress.
 
         Raises:
             McpError: The call failed, or the server says so.
+            InputNeededError: The server asks something first.
         """
         name = declaration.remote.name if declaration.remote is not None else ""
         if not _is_allowed(config, name):
@@ -131,18 +147,31 @@ class McpServers:
             raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, msg)
         server = self._server(config)
         server.hide(unspoken)
-        began = time.monotonic()
-        try:
-            result = await server.call(
-                name,
-                arguments,
-                caller=caller,
-                limit=declaration.timeout.total_seconds(),
-                repeatable=declaration.idempotent,
-                on_progress=on_progress,
-            )
-        finally:
-            self._told.called(config.name, time.monotonic() - began)
+
+        async def send(responses: dict[str, Any] | None, state: str | None) -> CallToolResult | InputRequiredResult:
+            began = time.monotonic()
+            try:
+                return await server.call(
+                    Request(name, arguments, responses, state),
+                    caller=caller,
+                    limit=declaration.timeout.total_seconds(),
+                    repeatable=declaration.idempotent,
+                    on_progress=on_progress,
+                )
+            finally:
+                self._told.called(config.name, time.monotonic() - began)
+
+        result, number = await send(*caller.answering.response()), caller.answering.number
+        while isinstance(result, InputRequiredResult):
+            number += 1
+            asked = read_question(config.name, result, number, server.clean)
+            if asked.forms or asked.pages:
+                if caller.answering.has_people:
+                    raise InputNeededError(asked)
+                result = await send(responses_to(asked, ServerAnswer(number=number, action="cancel")), asked.state)
+            else:  # the server only wants to be asked again
+                await asyncio.sleep(min(FIRST_PAUSE * 2**number, LONGEST_PAUSE))
+                result = await send(None, asked.state)
         return read_result(result, caller.call_id)
 
     def carry_over(self, session: str, before: str) -> None:
@@ -178,12 +207,15 @@ class McpServers:
     async def _list_tools(self, config: AnyServerConfig) -> Sequence[Tool]:
         server = self._server(config)
         try:
-            tools = _admit_tools(config, await server.list_tools())
+            listing = await server.list_tools()
+            tools = _admit_tools(config, listing)
         except McpUnavailableError as error:
             server.note_failure(error)
             logger.warning("%s", error)
             raise
         server.note_status(ServerStatus.CONNECTED)
+        left_out = {name: why for name, why in listing.left_out.items() if _is_allowed(config, name)}
+        server.warn([*listing.flaws, *(f"its tool {name!r} cannot be used: {why}" for name, why in left_out.items())])
         return [self._without_secrets(tool) for tool in tools]
 
     def _without_secrets(self, tool: Tool) -> Tool:
@@ -207,11 +239,13 @@ def _with_clean_names(value: JsonValue, secrets: Collection[str]) -> JsonValue:
     return [_with_clean_names(inner, secrets) for inner in value] if isinstance(value, list) else value
 
 
-def _admit_tools(config: AnyServerConfig, tools: Sequence[Tool]) -> list[Tool]:
+def _admit_tools(config: AnyServerConfig, listing: Listing) -> list[Tool]:
     """The tools of the server that the agent may use, within ``MOST_TOOLS`` and ``LARGEST_DECLARATIONS``."""
+    tools = listing.tools
     offered = [tool.name for tool in tools]
     if absent := sorted(set(config.pick or ()).difference(offered)):
-        msg = f"has no tool {', '.join(absent)}, which pick names; it has: {_format_names(offered)}"
+        whys = [f"{name!r} cannot be used: {listing.left_out[name]}; " for name in absent if name in listing.left_out]
+        msg = f"has no tool {', '.join(absent)}, which pick names; {''.join(whys)}it has: {_format_names(offered)}"
         raise McpUnavailableError(f"MCP server {config.name!r} {msg}")
     admitted = [tool for tool in tools if _is_allowed(config, tool.name)]
     if problem := _problem([tool.name for tool in admitted]) or _size_problem(admitted):
@@ -230,7 +264,7 @@ def _problem(names: Sequence[str]) -> str:
 
 
 def _size_problem(tools: Sequence[Tool]) -> str:
-    """Why the tools' names, descriptions and schemas are too large together; empty if they are not."""
+    """Describe why the tools' names, descriptions and schemas are too large together; empty if they are not."""
     sizes = {tool.name: len(to_json((tool.name, tool.description or tool.title, tool.input_schema))) for tool in tools}
     if sum(sizes.values()) <= LARGEST_DECLARATIONS:
         return ""

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from perdure.activities.mcp.failures import ConnectionLostError, McpError, McpUnavailableError
+from perdure.activities.mcp.questions import NOTHING_ASKED, Answering
 from perdure.contracts.errors import ReasonCode
 
 MOST_SESSIONS = 10_000
@@ -21,10 +22,11 @@ In between models think and people reply. After that a hung server is dropped.
 
 @dataclass(frozen=True)
 class Caller:
-    """The session that calls, and the id of the call."""
+    """The session that calls, the id of the call, and what the call's server asked before."""
 
     session: str
     call_id: str
+    answering: Answering = NOTHING_ASKED
 
     @property
     def answer(self) -> str:
@@ -37,7 +39,7 @@ class Caller:
 
 @dataclass
 class _Stake:
-    """What a session has in one life of the server.
+    """State of a session within one life of the server.
 
     Attributes:
         life: The number of that life.

@@ -1,5 +1,6 @@
 """The transports of MCP servers: a process (stdio), streamable HTTP, or SSE if the server has only that."""
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
@@ -7,7 +8,7 @@ from http import HTTPStatus
 
 import httpx2
 from mcp import Client
-from mcp_types import DiscoverResult, Tool
+from mcp_types import INTERNAL_ERROR, DiscoverResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from perdure.activities.mcp.connection import (
@@ -19,33 +20,39 @@ from perdure.activities.mcp.connection import (
     connect_over_http,
     connect_over_sse,
     exchange,
+    number_apart,
 )
 from perdure.activities.mcp.failures import (
     ENDS_WITH,
     ConnectionLostError,
     McpError,
     McpUnavailableError,
+    call_failures,
     describe_failure,
     leaf,
 )
 from perdure.activities.mcp.oauth import TokenFile, authentication
 from perdure.activities.mcp.process import StandardError, run_server
-from perdure.activities.mcp.references import MissingVariableError, resolve_references
-from perdure.activities.mcp.server import McpServer, Surroundings
+from perdure.activities.mcp.references import MissingVariableError, registered_client, resolve_references
+from perdure.activities.mcp.server import PROBE_SECONDS, McpServer, Surroundings
+from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, ServerStatus, StdioServerConfig
+
+LONGEST_SCOPE = 300
+"""Characters of a scope that a message has."""
+
+_PLAIN_SCOPE = re.compile(r"[\w:/.+ -]+")
+"""Scope that a person may take over into a command; it is the server's text."""
 
 ONLY_SSE = frozenset({400, 404, 405, 415})
 """Statuses with which servers of the older SSE transport answer a POST. Source: MCP, "Backwards Compatibility"."""
-
-NOT_GREETED = frozenset({400, 404})
-"""Statuses of answers to a request without a session, or with one that the server does not know."""
 
 _NO_SESSION = re.compile(
     r"session (?:terminated|not found)|(?:missing|invalid|unknown|no valid) session|mcp-session-id"
     r"|not initiali[sz]ed|unsupported protocol version",
     re.IGNORECASE,
 )
-"""Messages of servers of either protocol generation with these statuses; the request was not carried out."""
+"""Messages of servers of either protocol generation that refuse a session; the request was not carried out."""
 
 
 def server_of(config: AnyServerConfig, around: Surroundings) -> McpServer:
@@ -90,7 +97,7 @@ class StdioServer(McpServer):
         return owner
 
     def describe_break(self, why: str) -> str:
-        """Why the connection broke, with the last lines of the server's standard error."""
+        """Describe why the connection broke, with the last lines of the server's standard error."""
         tail = self._read_tail()
         return f"{why}{ENDS_WITH}{tail}" if tail else why
 
@@ -146,30 +153,34 @@ class HttpServer(McpServer):
             self._known, self._version = client.session.discover_result, client.protocol_version
         return owner
 
-    async def ask_for_tools(self, seconds: float) -> list[Tool]:
-        """Ask for the tools, with a new handshake if the server is of another protocol generation by now."""
-        known = self._known
-        try:
-            return await super().ask_for_tools(seconds)
-        except McpUnavailableError:
-            raise
-        except McpError:
-            if known is None or self._known is not None:
-                raise
-            return await super().ask_for_tools(seconds)
+    def leave_session(self, kept: Owner | None, error: McpError | TimeoutError) -> bool:
+        """Have the list asked for over a new session, whatever was wrong with the last one."""
+        owner = self._owner
+        if self.stakes.is_in_use() and not (isinstance(error, McpError) and _NO_SESSION.search(error.said)):
+            return False
+        self._known = None
+        if owner is not None:
+            self.retire(owner)
+        return True
 
     @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[tuple[Client, Owner]]:
+    async def client(self, *, is_call: bool) -> AsyncIterator[tuple[Client, Owner]]:
         """A client for one request; a failure is explained by what its own HTTP requests met."""
         client, owner = await self._open()
+        is_kept = owner is self._owner
         try:
             with exchange() as noted:
                 try:
                     yield client, owner
                 except (McpError, ConnectionLostError) as error:
-                    raise self._explain_failure(error, noted, owner) from None
+                    may_be_lost = is_call and (is_kept or noted.status in ONLY_SSE)
+                    lost = await self._find_lost_session(client, error, noted) if may_be_lost else None
+                    if lost is not None:
+                        self._known = None
+                        self.retire(owner)
+                    raise (lost or self._explain_failure(error, noted, owner)) from None
         finally:
-            if owner is not self._owner:
+            if not is_kept:
                 await owner.close()
                 if owner.failure is not None:
                     self._known = None  # make a new handshake: it may be another server by now
@@ -190,7 +201,9 @@ class HttpServer(McpServer):
         known, http, version = self._known, self._http, self._version
         assert http is not None, "the handshake made it"  # noqa: S101 - narrows the type
         owner = Owner(lambda: connect_over_http(self._settings, http, version, known))
-        return await owner.client(self.config.init_timeout.total_seconds()), owner
+        client = await owner.client(self.config.init_timeout.total_seconds())
+        number_apart(client)
+        return client, owner
 
     async def _greet(self, opening: Opening, greeting: Exchange) -> tuple[Owner, Client]:
         seconds = self.config.init_timeout.total_seconds()
@@ -203,7 +216,7 @@ class HttpServer(McpServer):
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a server that is not there
             await owner.close()
             if greeting.needs_login or greeting.status == HTTPStatus.FORBIDDEN:
-                raise self._login() from None
+                raise self._login(greeting.lacks_scope) from None
             cause = leaf(error)
             answers = ", ".join(f"HTTP {status}" for status in dict.fromkeys(greeting.refusals))
             refused = greeting.status >= HTTPStatus.BAD_REQUEST
@@ -211,43 +224,73 @@ class HttpServer(McpServer):
             why += "" if refused else "; start it, or correct its url"
             raise self.unavailable(why, again=True) from None
 
+    async def _find_lost_session(
+        self, client: Client, error: McpError | ConnectionLostError, noted: Exchange
+    ) -> ConnectionLostError | None:
+        """The loss of the session, if that is why the server refused; None if it still answers in the session.
+
+        Servers tell it in many words, and a tool of sessions may fail with the same words. So the server is asked for
+        its tools: if it refuses that as well, it refuses the session.
+        """
+        if isinstance(error, ConnectionLostError) or noted.needs_login or not error.said:
+            return None
+        if error.code == ReasonCode.TOOL_TIMEOUT:
+            return None
+        named = bool(_NO_SESSION.search(error.said))
+        missing = noted.in_session and noted.status == HTTPStatus.NOT_FOUND
+        if self.stakes.is_in_use() and not (named or missing):
+            return None
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                with exchange(), call_failures(self.config.name, "tools/list", 0):
+                    await client.list_tools()
+        except McpError as refusal:
+            refused_alike = refusal.said == error.said and refusal.number == error.number != INTERNAL_ERROR
+            return ConnectionLostError(error.said, unsent=named or missing or refused_alike)
+        except (TimeoutError, ConnectionLostError):
+            return None
+        return None
+
     def _explain_failure(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:
         """The error for a failed call, by what its HTTP requests met."""
         if noted.needs_login:
-            return self.note_failure(self._login())
+            return self.note_failure(self._login(noted.lacks_scope))
         if isinstance(error, ConnectionLostError):
             silent = noted.silent or isinstance(owner.failure, httpx2.ReadTimeout)
             return ConnectionLostError(self._cause(error, silent=silent), unsent=not noted.reached)
         if noted.status in ONLY_SSE:
             self._known = None  # servers of the older generation answer requests of the newer one like this
-        if noted.status in NOT_GREETED and _NO_SESSION.search(error.said):
-            self.note_break(owner)
-            return ConnectionLostError(error.said, unsent=True)
         if noted.status >= HTTPStatus.BAD_REQUEST:
             return McpError(error.code, f"{error} (HTTP {noted.status})")
         return error
 
     def _cause(self, error: BaseException, *, silent: bool) -> str:
-        """Why the connection broke; names the setting if that was a timeout."""
+        """Cause of the broken connection; names the setting if that was a timeout."""
         if not silent:
             return describe_failure(error)
         seconds = self._settings.sse_read_timeout.total_seconds()
         return f"ReadTimeout: the server said nothing for longer than sse_read_timeout ({seconds:g} s)"
 
     def _client(self, headers: dict[str, str]) -> httpx2.AsyncClient:
-        settings, tokens = self._settings, TokenFile(self.around.folder, self._settings.url)
-        auth = authentication(settings, settings.oauth, tokens) if settings.oauth is not None else None
+        settings, oauth, auth = self._settings, self._settings.oauth, None
+        if oauth is not None:
+            client = registered_client(oauth, self.around.environment)
+            auth = authentication(settings, oauth, TokenFile(self.around.folder, settings.url, oauth, client))
         read = settings.sse_read_timeout.total_seconds()
         waits = httpx2.Timeout(settings.timeout.total_seconds(), read=read, pool=None)
         # Unlimited: the worker's own settings bound how many calls run at once.
         return NotedClient(headers=headers, auth=auth, timeout=waits, limits=httpx2.Limits(max_connections=None))
 
-    def _login(self) -> McpUnavailableError:
+    def _login(self, scope: str = "") -> McpUnavailableError:
+        """The failure that a login mends; ``scope`` is what the tokens lack."""
         name, url = self.config.name, self._settings.url
+        scope = self.clean(" ".join(scope.split())[:LONGEST_SCOPE])
+        option = f'--scope "{scope}" ' if _PLAIN_SCOPE.fullmatch(scope) else ""
         how = (
-            f"log in once with 'python -m perdure.worker.mcp_login --agents MODULE {name}'"
+            f"log in once with 'python -m perdure.worker.mcp_login --agents MODULE {option}{name}'"
             if self._settings.oauth is not None
             else "set valid credentials in its headers, or oauth=OAuthConfig() and log in"
         )
-        msg = f"MCP server {name!r} at {url} wants a login; {how}"
+        lacks = f" with the scope {scope!r}, which its tokens lack" if scope else ""
+        msg = f"MCP server {name!r} at {url} wants a login{lacks}; {how}"
         return McpUnavailableError(msg, ServerStatus.NEEDS_AUTH)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from examples.demo.agent import CHECKOUT, SCRATCH
 from examples.demo.script import answer
 from perdure.cli.errors import CliError
-from perdure.cli.live import show
+from perdure.cli.output import show
 from perdure.cli.render import Line, Tone
 from perdure.cli.server import (
     DEFAULT_PORT,
@@ -22,13 +22,13 @@ from perdure.cli.server import (
     EmbeddedServer,
     ServerOptions,
     check_port,
-    find_free_port,
     open_log,
     spawn,
     stop_process,
 )
 from perdure.cli.worker import worker_arguments
 from perdure.client import Client
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.testing import ScriptedProvider
 

@@ -1,10 +1,13 @@
-"""Agent: the one value an author writes; a turn runs its frozen definition."""
+"""Agent: the one value an author writes; a turn runs its frozen definition.
+
+Long, because the docstring of the class tells of every field.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
 from inspect import cleandoc, isasyncgenfunction, isfunction, isgeneratorfunction, ismethod, signature
-from typing import Annotated, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, Self, Unpack, cast
 
 from pydantic import (
     AfterValidator,
@@ -19,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from perdure.agents.author_warnings import check_agent, warn
+from perdure.agents.author_warnings import MEANT, RUNS, check_agent, tell_how_to_run, warn
 from perdure.agents.builtin_tools import settle_completion
 from perdure.agents.context import ToolDefinitionError
 from perdure.agents.delegates import Delegate, await_tool_of, check
@@ -58,6 +61,7 @@ from perdure.contracts.values import (
     Value,
     describe_mistake,
     find_repeated,
+    guess_name,
     refuse_unknown_fields,
     translate_names,
 )
@@ -69,7 +73,7 @@ _A_DELEGATE = GetPydanticSchema(lambda _source, _handler: core_schema.is_instanc
 
 
 _LOOKED_AT = GetPydanticSchema(lambda _source, _handler: core_schema.any_schema())
-"""What a validator of the field has looked at."""
+"""Type of a field whose validator checks the value itself."""
 
 
 class AgentDefinitionError(ValueError):
@@ -78,6 +82,10 @@ class AgentDefinitionError(ValueError):
 
 class Agent(Value):
     """An agent: a model, instructions, tools, limits and policies. Frozen; checked where it is defined.
+
+    Example::
+
+        agent = Agent(name="writer", model="openai/gpt-5-mini", instructions="Write briefly.", tools=[word_count])
 
     Attributes:
         name: The name by which callers start the agent; unique among the agents of a task queue.
@@ -94,7 +102,7 @@ class Agent(Value):
             ``propagate`` ends the turn with an error.
         mcp_servers: Servers whose tools the agent may use too; they are listed anew when a turn opens.
         max_steps: Generations a turn may use, exactly.
-        generation_timeout: Longest time one model call may take; None is no limit of ours.
+        generation_timeout: Longest time one model call may take; None sets no limit.
         generate_params: Further arguments of the model call, such as ``temperature``. In those that say where it goes,
             such as ``api_key``, ``${NAME}`` is taken from the worker's environment.
         retry: How transient failures of model calls are retried.
@@ -177,6 +185,14 @@ class Agent(Value):
     max_running: int | None = Field(default=None, ge=1)
     _output_type: TypeAdapter[Any] | None = PrivateAttr(default=None)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Say how an agent is run; it is a value, which runs nothing."""
+            if name in RUNS:
+                raise AttributeError(tell_how_to_run(self.name, name))
+            return super().__getattr__(name)
+
     def __init__(self, **settings: Unpack[AgentSettings]) -> None:
         """Check the settings.
 
@@ -202,8 +218,10 @@ class Agent(Value):
             )
             got = "" if unshown else f" (got {first['input']!r})"
             if first["type"] == "extra_forbidden":
-                known, got = ", ".join(type(self).model_fields), ""
-                said = f"{said.partition(': ')[0]}: there is no such setting; the settings are {known}"
+                wrong, known, got = str(first["loc"][0]), type(self).model_fields, ""
+                guess = guess_name(wrong, known, MEANT) if len(first["loc"]) == 1 else ""
+                told = guess or f"the settings are {', '.join(known)}"
+                said = f"{said.partition(': ')[0]}: there is no such setting; {told}"
             if first["type"] == "recursion_depth_exceeded":
                 said = f"{first['loc'][0]}: it is nested too deeply; use fewer levels"
             raise AgentDefinitionError(f"agent {settings.get('name', '?')!r}: {said}{got}") from error
@@ -404,7 +422,7 @@ def dedent_instructions(instructions: str) -> str:
 
 
 def find_instructions_problem(given: object) -> str | None:
-    """Why a value can be no instructions, and what to write; None if it is a function that can make them."""
+    """Reason a value cannot be instructions, with the fix; None if it is a function that can make them."""
     if not isfunction(given) and not ismethod(given):
         return f"write a text, several in a list, or a function of the turn's context (got a {type(given).__name__})"
     name = given.__name__

@@ -19,6 +19,34 @@ class AgentWarning(UserWarning):
     """Something that an author wrote is unsafe, or comes to nothing; the message says why, and what to write."""
 
 
+MEANT = {
+    "system_prompt": "instructions",
+    "system": "instructions",
+    "prompt": "instructions",
+    "output_type": "output_schema",
+    "response_format": "output_schema",
+    "max_turns": "max_steps",
+    "max_iterations": "max_steps",
+    "functions": "tools",
+    "subagents": "delegates",
+    "handoffs": "delegates",
+    "temperature": "generate_params",
+    "max_tokens": "generate_params",
+}
+"""Settings by the names that other libraries have for them."""
+
+RUNS = frozenset({"run", "run_sync", "arun", "invoke", "ainvoke", "start", "kickoff"})
+"""Methods with which agents of other libraries run."""
+
+
+def tell_how_to_run(agent: str, method: str) -> str:
+    """Tell how to run the agent, in place of a method that would run it."""
+    return (
+        f"an agent has no {method}; run it with run_in_memory(agent, prompt) of perdure.testing, with "
+        f"'perdure run {agent} PROMPT', or with Client.start({agent!r}, prompt)"
+    )
+
+
 def warn(messages: Iterator[str]) -> None:
     """Warn at the line of the author, which is the first outside of perdure."""
     for message in messages:
@@ -29,7 +57,7 @@ def warn(messages: Iterator[str]) -> None:
 
 
 def check_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> Iterator[str]:
-    """What its parts show beside each other."""
+    """Check the parts of an agent against each other; yield a warning each."""
     called = f"agent {agent.name!r}"
     yield from _check_conditions(f"{called}: stop_conditions", agent.stop_conditions, agent, servers)
     for hook in agent.hooks:
@@ -48,7 +76,7 @@ def check_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> I
 
 
 def check_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterator[str]:
-    """What a function and its declaration show."""
+    """Check a hook's function against its declaration; yield a warning each."""
     called = f"hook {hook.name!r}"
     yield from _check_settings(hook)
     at_the_end = EVENTS_AT["end"].issuperset(hook.on)
@@ -66,7 +94,7 @@ def check_hook(function: Callable[..., object], hook: HookDeclaration) -> Iterat
 
 
 def check_question(name: str, settings: typing.Iterable[str]) -> Iterator[str]:
-    """What a tool that is answered by people is told of a body that never runs."""
+    """Check the settings of a tool that people answer; warn of each that needs a body, which never runs."""
     for setting in sorted({"idempotent", "needs", "reconcile", "task_queue"}.intersection(settings)):
         yield f"tool {name!r}: {setting} is about a body, and that of an interactive tool never runs; leave it out"
 

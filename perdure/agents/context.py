@@ -27,7 +27,7 @@ class InvalidOutputError(Exception):
 
 
 class ToolContext(ABC):
-    """What a tool may know about its call: annotate a parameter with it, and the model never sees that parameter.
+    """Facts of a tool's call: annotate a parameter with it, and the model never sees that parameter.
 
     Its methods may be called from sync and from async bodies, and from threads of their own.
 

@@ -14,9 +14,10 @@ from pydantic_core import ErrorDetails
 
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.author_warnings import AgentWarning
+from perdure.agents.context import ToolDefinitionError
 from perdure.agents.delegates import Delegate
-from perdure.agents.schemas import MAX_PARTS, count_parts, has_expressions
-from perdure.agents.tool import Tool
+from perdure.agents.schemas import check_expressions, check_size
+from perdure.agents.tool import Tool, caller_tool_of
 from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.retries import check_no_address
@@ -25,11 +26,11 @@ from perdure.contracts.values import SYNONYMS, JsonValue
 T = TypeVar("T")
 
 Path = tuple[int | str, ...]
-"""Where something stands in an object: names of fields, and numbers of items."""
+"""Position in an object: names of fields, and numbers of items."""
 
 
 class AgentDataError(AgentDefinitionError):
-    """An object is no agent; ``path`` is where it goes wrong, as far as that is known."""
+    """An object does not describe an agent; ``path`` is where it goes wrong, as far as that is known."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(message)
@@ -37,7 +38,7 @@ class AgentDataError(AgentDefinitionError):
 
 
 Found = Callable[[JsonValue], Iterable[Any]]
-"""What an item of a list stands for.
+"""Function that resolves an item of a list.
 
 Raises:
     AgentDefinitionError: Nothing; the message is one line.
@@ -46,7 +47,7 @@ Raises:
 
 @dataclass(frozen=True)
 class Finders:
-    """What the items of an object's lists stand for."""
+    """Functions that resolve the items of an object's lists."""
 
     tools: Found
     mcp_servers: Found
@@ -81,7 +82,7 @@ def agent_of(fields: Mapping[str, JsonValue], find: Finders) -> Agent:
 
 
 def rule_of(item: JsonValue) -> HookRule | None:
-    """The hook rule that an object describes; None of what is no object."""
+    """The hook rule that an object describes; None of anything but an object."""
     if not isinstance(item, dict):
         return None
     try:
@@ -95,7 +96,7 @@ def rule_of(item: JsonValue) -> HookRule | None:
 
 
 def _path_in(given: JsonValue, mistake: ErrorDetails) -> Path:
-    """Where the mistake stands in the object: pydantic also names the kinds of values that a ``type`` has chosen."""
+    """Position of the mistake in the object: pydantic also names the kinds of values that a ``type`` has chosen."""
     path: list[int | str] = []
     at: JsonValue = given
     for part in mistake["loc"]:
@@ -138,6 +139,14 @@ def delegate_of(item: JsonValue) -> tuple[Delegate]:
         return (Delegate(**cast("dict[str, Any]", fields)),)
     except ValueError as error:
         raise AgentDataError(("agent",), str(error)) from error
+
+
+def described_tool(fields: Mapping[str, JsonValue]) -> Tool[..., Any]:
+    """The tool that an object with a name, a description and a schema describes, which the caller runs."""
+    try:
+        return caller_tool_of(fields)
+    except ToolDefinitionError as error:
+        raise AgentDataError((), str(error)) from error
 
 
 def _find_all(called: str, name: str, value: JsonValue, finder: Found) -> list[Any]:
@@ -234,7 +243,7 @@ PARAMETERS = frozenset(
 
 
 class InlineAgents:
-    """What a worker makes of agents in start requests.
+    """Agents of start requests, as a worker makes them.
 
     Args:
         registered: What they may use.
@@ -255,17 +264,13 @@ class InlineAgents:
             AgentDefinitionError: It describes none that this worker may run; the message is one line.
         """
         called = f"agent {fields.get('name', '?')!r}"
-        for field in ("output_schema", "approvals"):  # first, for even to read an expression can fail
-            if has_expressions(fields.get(field)):
-                msg = (
-                    f"{called}: {field}: pattern and patternProperties may not come in a request; use enum or maxLength"
-                )
-                raise AgentDataError((field,), msg)
-            if count_parts(fields.get(field)) > MAX_PARTS:
-                msg = (
-                    f"{called}: {field}: a request may have schemas of {MAX_PARTS:,} parts at most; write a shorter one"
-                )
-                raise AgentDataError((field,), msg)
+        for field in ("output_schema", "approvals", "tools"):  # first, for even to read an expression can take long
+            try:
+                check_size([fields.get(field)])
+                if field != "tools":  # of which the caller checks what cannot be checked here
+                    check_expressions(fields.get(field))
+            except ValueError as error:
+                raise AgentDataError((field,), f"{called}: {field}: {error}") from None
         with warnings.catch_warnings():  # nobody at the worker can mend what they are about
             warnings.simplefilter("ignore", AgentWarning)
             agent = agent_of(fields, self._find)
@@ -292,6 +297,8 @@ class InlineAgents:
         return agent
 
     def _tool(self, item: JsonValue) -> tuple[Tool[..., Any], ...]:
+        if isinstance(item, dict) and "name" in item:
+            return (described_tool(item),)
         return (self._registered.tool(_name(item, "a tool")),)
 
     def _server(self, item: JsonValue) -> tuple[AnyServerConfig, ...]:

@@ -41,12 +41,12 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """How it is called."""
+        """Name of the tool."""
         ...
 
     @property
     def description(self) -> str:
-        """What it is for."""
+        """Purpose of the tool."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class Delegate:
     background: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no agent, or no setting."""
+        """Refuse anything but an agent, or a wrong setting."""
         if isinstance(self.agent, str):
             if not _NAME.fullmatch(self.agent):
                 raise ValueError(f"delegates: {self.agent!r} is no name of an agent")
@@ -247,14 +247,16 @@ result and with what the other agent has to know.""",
         max_steps=30,
     ),
 }
-"""What each type is told, and its cap."""
+"""Instructions of each type, and its cap."""
 
 
 _ITS_OWN = (
     *("stop_conditions", "finish_tool", "completion", "max_tool_turns"),
     *("output_schema", "output_corrections", "interactive"),
 )
-"""How the caller's work ends and is asked about: a sub-agent's is another. Hooks stay, as approvals do: they guard."""
+"""Settings of how the caller's work ends and is asked about: a sub-agent's is another. Hooks stay, as approvals do:
+they guard.
+"""
 
 
 def clone_agent(caller: AgentDefinition, arguments: dict[str, JsonValue]) -> AgentDefinition:

@@ -1,4 +1,4 @@
-"""What a tool needs of its worker's environment, by reference: a definition holds names, never values."""
+"""A tool's needs of its worker's environment, by reference: a definition holds names, never values."""
 
 import inspect
 import re
@@ -25,7 +25,7 @@ class Variable:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse what is no name, which may be the value: so it is not repeated."""
+        """Refuse anything but a name; the text may be the value, so the error does not repeat it."""
         if not _NAME.fullmatch(self.name):
             kind = type(self).__name__
             msg = f"{kind} takes the name of an environment variable, as in {kind}('GITHUB_TOKEN'); this is no name"
@@ -39,7 +39,7 @@ class Secret(Variable):
 
 @dataclass(frozen=True)
 class Setting(Variable):
-    """A setting of the worker, which is no secret; ``default`` is taken where the variable is not set."""
+    """A public setting of the worker; ``default`` is taken where the variable is not set."""
 
     default: Any = inspect.Parameter.empty
 
@@ -59,7 +59,7 @@ class Needed:
     optional: bool
 
     def problem(self, environment: Mapping[str, str]) -> str | None:
-        """Why the environment will not do, or None."""
+        """Problem of the environment for this parameter, or None."""
         try:
             self.arguments(environment)
         except UnmetNeedError as error:
@@ -95,7 +95,7 @@ class Needed:
 
 
 def problems_of(tool: str, needs: Iterable[Needed], environment: Mapping[str, str]) -> list[str]:
-    """Why a tool cannot run in this environment: a sentence for each variable."""
+    """Reasons a tool cannot run in this environment: a sentence for each variable."""
     found = (needed.problem(environment) for needed in needs)
     return [f"{tool} cannot run here: {problem}" for problem in found if problem is not None]
 

@@ -1,4 +1,4 @@
-"""What a tool returns, and a prompt holds, beside text: images and files, which become artifacts."""
+"""Images and files that a tool returns, and a prompt holds, beside text; they become artifacts."""
 
 import re
 from typing import Protocol
@@ -12,7 +12,7 @@ UNKNOWN_TYPE = "application/octet-stream"
 """The media type of bytes of an unknown kind."""
 
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;\s*[\w-]+=[\w.\"-]+)*")
-"""What a media type looks like."""
+"""Form of a media type."""
 
 _TEXTUAL = re.compile(r"text/|application/([\w.-]+\+)?(json|xml|yaml|toml|x-yaml|x-ndjson|javascript|sql)\b")
 

@@ -33,11 +33,11 @@ class StepEnd(Value):
 
 
 HookedEvent = Event | StepEnd
-"""What a hook is called with."""
+"""Event that a hook is called with."""
 
 
 class HookContext(ABC):
-    """What a hook may know of the turn it looks at: its second argument, if it takes two.
+    """Context of the turn that a hook looks at: its second argument, if it takes two.
 
     Attributes:
         session: The session's id.
@@ -77,7 +77,7 @@ class HookContext(ABC):
 
 
 Wish = AnyReaction | None
-"""What a hook wants; None leaves the turn alone."""
+"""Reaction that a hook asks for; None leaves the turn alone."""
 
 HookFunction = (
     Callable[[Any], Wish]
@@ -105,7 +105,7 @@ class Hook:
         return self.declaration.name
 
     def arguments(self, event: HookedEvent, context: HookContext) -> tuple[object, ...]:
-        """What the function takes of the two."""
+        """Arguments of the two that the function takes."""
         return (event, context)[: len(inspect.signature(self.function).parameters)]
 
 

@@ -1,11 +1,12 @@
 """A function's signature and docstring as the schema of a tool: what its model may send, and what it returns."""
 
 import contextlib
+import copy
 import inspect
 import typing
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import GeneratorType, GenericAlias, NoneType
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin
 
@@ -16,7 +17,9 @@ from pydantic_core import SchemaError
 
 from perdure.agents.context import InvalidOutputError, ToolContext, ToolDefinitionError
 from perdure.agents.environment import Needed, Setting, Variable
-from perdure.agents.schemas import check_schema
+from perdure.agents.schemas import GivenUpError, check_schema, watch
+from perdure.contracts.exceptions import print_error
+from perdure.contracts.plain import to_plain
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 
@@ -92,20 +95,20 @@ class ReturnValue:
         return self._annotation is str
 
     def check(self, value: object) -> object:
-        """The value, with the items of a generator in a list.
+        """The value, with the items of an iterator in a list.
 
         Raises:
             InvalidOutputError: It does not fit.
         """
         if self._of_items:
-            if not _is_generator(value):
+            if not _is_drawn(value):
                 return value
-            value = _draw_generators(value)
+            value = draw_iterators(value)
         try:
             try:
                 self._adapter.validate_python((value,), strict=True)
-            except ValidationError:  # which has drawn from no generator, as the other mode would
-                value = _draw_generators(value)
+            except ValidationError:  # which has drawn from no iterator, as the other mode would
+                value = draw_iterators(value)
                 self._adapter.validate_python((value,))
         except ValidationError as error:
             raise InvalidOutputError(self._problem(error)) from error
@@ -114,7 +117,7 @@ class ReturnValue:
         return value
 
     def _problem(self, error: ValidationError) -> str:
-        """What is wrong with a value, without the value, which may hold a secret."""
+        """Describe a wrong value without the value, which may hold a secret."""
         first, *others = error.errors(include_input=False, include_url=False)
         place = ".".join(map(str, first["loc"][1:]))  # the first part is our own
         more = f", and {len(others)} more" if others else ""
@@ -127,7 +130,7 @@ class ReturnValue:
 
 
 def return_value_of(annotation: Any, name: str) -> ReturnValue | None:  # noqa: ANN401 - whatever the author wrote
-    """What a function returns; None if its annotation says nothing, or nothing that pydantic can check."""
+    """Return type of a function; None if its annotation says nothing, or nothing that pydantic can check."""
     if annotation in {Any, object, inspect.Signature.empty}:
         return None
     of_items = get_origin(annotation) in _ITERABLES
@@ -147,25 +150,84 @@ def return_value_of(annotation: Any, name: str) -> ReturnValue | None:  # noqa: 
     return ReturnValue(annotation, adapter, of_items=of_items)
 
 
-def _is_generator(value: object) -> bool:
-    return isinstance(value, GeneratorType)
+def _is_drawn(value: object) -> bool:
+    """Whether a list of its items is the JSON form of the value: a generator, ``map``, ``zip``, a reader of lines."""
+    return not _has_fields(value) and isinstance(value, Iterator)
 
 
-def _draw_generators(value: object) -> object:
-    """The value with a list in place of each generator in its lists and dictionaries."""
-    if _is_generator(value):
+def _has_fields(value: object) -> bool:
+    return isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
+
+
+_PLAIN = frozenset({str, int, float, bool, NoneType})
+
+
+def draw_iterators(value: object) -> object:
+    """The value with a list in place of each iterator in its lists, dictionaries, dataclasses and models.
+
+    Pydantic would draw from one without end, and let no other thread run meanwhile.
+    """
+    if type(value) in _PLAIN:
+        return value
+    if _is_drawn(value):
         try:
-            items = list(cast("Iterator[object]", value))
-        except (Exception, SystemExit) as error:  # it is the author's code that runs
-            msg = f"the tool returned a generator that raised {type(error).__name__}: {error}"
+            items = list(_look_at_each(cast("Iterator[object]", value)))
+        except (GivenUpError, InvalidOutputError):
+            raise
+        except BaseException as error:  # it is the author's code that runs
+            msg = f"the tool returned {_what_draws(value)} that raised {print_error(error)}"
             raise InvalidOutputError(msg) from error
-        return [_draw_generators(item) for item in items]
+        return [draw_iterators(to_plain(item)) for item in items]
     if type(value) is dict:
-        return {name: _draw_generators(item) for name, item in cast("dict[object, object]", value).items()}
+        named = cast("dict[object, object]", value)
+        changed = _drawn_of(named.items())
+        return {**named, **changed} if changed else named
     if type(value) is list or type(value) is tuple:
         listed = cast("list[object] | tuple[object, ...]", value)
-        return type(listed)(map(_draw_generators, listed))
-    return value
+        changed = _drawn_of(enumerate(listed))
+        return type(listed)(changed.get(place, item) for place, item in enumerate(listed)) if changed else listed
+    return _draw_from_fields(value) if _has_fields(value) else value
+
+
+def _drawn_of(items: Iterable[tuple[object, object]]) -> dict[object, object]:
+    """The items that hold an iterator, at any depth, with lists in its place."""
+    drawn = ((name, item, draw_iterators(item)) for name, item in items)
+    return {name: now for name, item, now in drawn if now is not item}
+
+
+def _draw_from_fields(value: object) -> object:
+    """The dataclass or model; a copy if a field holds an iterator, at any depth."""
+    held = vars(value) if isinstance(value, BaseModel) else _fields_of(value)
+    changed = _drawn_of(held.items())
+    copied = copy.copy(value) if changed else value
+    for name, item in changed.items():
+        object.__setattr__(copied, str(name), item)  # it may be frozen
+    return copied
+
+
+def _fields_of(value: object) -> dict[str, object]:
+    names = (field.name for field in fields(cast("Any", value)))
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _what_draws(value: object) -> str:
+    return "a generator" if isinstance(value, GeneratorType) else f"an iterator ({type(value).__name__})"
+
+
+MAX_ITEMS = 1_000_000
+"""Most items of an iterator: an endless one would fill the memory before its call's time-out."""
+
+
+def _look_at_each(drawn: Iterator[object]) -> Iterator[object]:
+    """The items, until the watch stops what reads them."""
+    watching = watch.get()
+    for count, item in enumerate(drawn):
+        if watching is not None:
+            watching.look()
+        if count >= MAX_ITEMS:
+            msg = f"the tool returned {_what_draws(drawn)} of more than {MAX_ITEMS:,} items; return fewer"
+            raise InvalidOutputError(msg)
+        yield item
 
 
 Needs = Mapping[str, Variable]
@@ -174,7 +236,7 @@ Needs = Mapping[str, Variable]
 
 @dataclass(frozen=True)
 class Signature:
-    """What is known of a function.
+    """Signature of a function, as a tool needs it.
 
     Attributes:
         description: Its docstring, without what it says of parameters, results and exceptions.

@@ -5,16 +5,17 @@ So each step of a validator looks at a watch, which activities set.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, Protocol, cast
 
-from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError, validators
 from jsonschema.protocols import Validator
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
 
+from perdure.contracts.conditions import check_expression, check_length, count_wide_sets
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, json_objects
 
@@ -23,6 +24,9 @@ MAX_REFERENCES = 5_000
 
 MAX_PARTS = 1_000
 """Most parts of the schemas that a request may bring: to look at a schema takes a millisecond for each of its parts."""
+
+MOST_SETS = 50
+"""Most sets of characters beyond Latin-1 in the expressions of a request: to compile one takes ten milliseconds."""
 
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
 
@@ -44,19 +48,50 @@ _STRICT = Draft202012Validator(
 """JSON schema without room for misspelt keywords, and with those formats only that are checked."""
 
 
-def check_schema(value: dict[str, JsonValue]) -> None:
-    """Refuse what is no JSON schema, refers to something outside itself, or would take for ever to hold a value to.
+_UNREAD = FormatChecker(set(Draft202012Validator.FORMAT_CHECKER.checkers) - {"regex"})
+"""The formats of a schema's own parts, without that of expressions: to read a stranger's can fail or take long."""
+
+
+def check_schema(value: dict[str, JsonValue], *, expressions: bool = True) -> None:
+    """Refuse a value that is not a JSON schema, refers outside itself, or would take for ever to check by.
+
+    Args:
+        value: What may be a schema.
+        expressions: Whether its regular expressions have to be Python's; else nothing looks at them.
 
     Raises:
         ValueError: It cannot be used; the message is one line.
     """
+    kind: type[Validator] = Draft202012Validator if expressions else draft_of(value)
+    formats = Draft202012Validator.FORMAT_CHECKER if expressions else _UNREAD
     try:
-        Draft202012Validator.check_schema(value, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        cast("Any", kind).check_schema(value, format_checker=formats)
         _check_references(value)
     except SchemaError as error:
         raise ValueError(f"this is no JSON schema: at {error.json_path}: {error.message}") from error
     except RecursionError:
         raise ValueError("this JSON schema is nested too deeply; use fewer levels") from None
+
+
+def draft_of(schema: dict[str, JsonValue]) -> type[Validator]:
+    """The validator of the draft that a schema says it is written in; of 2020-12 if it says none that is known."""
+    named = schema.get("$schema")
+    known = {"$schema": named} if isinstance(named, str) else {}
+    return validators.validator_for(known, default=Draft202012Validator)
+
+
+def root_of(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The schema that a root which is a ``$ref`` leads to; the schema itself if it is none. It was checked before."""
+    resolver = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    root: JsonValue = schema
+    seen: set[str] = set()
+    while isinstance(root, dict) and isinstance(reference := root.get("$ref"), str) and "type" not in root:
+        if reference in seen:
+            return {}
+        seen.add(reference)
+        found = resolver.lookup(reference)
+        root, resolver = cast("JsonValue", found.contents), found.resolver
+    return root if isinstance(root, dict) else {}
 
 
 def check_rule(value: dict[str, JsonValue]) -> None:
@@ -70,7 +105,7 @@ def check_rule(value: dict[str, JsonValue]) -> None:
 
 
 def unknown_arguments(schema: dict[str, JsonValue], tool: ToolDeclaration) -> set[str]:
-    """What a rule's schema names and is no argument of the tool; nothing if the tool does not say what it takes."""
+    """Names in a rule's schema that are not arguments of the tool; nothing if the tool does not say what it takes."""
     taken = tool.parameters.get("properties")
     if not isinstance(taken, dict) or not taken:
         return set()
@@ -79,16 +114,45 @@ def unknown_arguments(schema: dict[str, JsonValue], tool: ToolDeclaration) -> se
     return {str(name) for name in named} - taken.keys()
 
 
-def has_expressions(value: JsonValue) -> bool:
-    """Whether regular expressions may stand in a schema: some take for ever on a short text.
+def check_expressions(value: JsonValue) -> None:
+    """Refuse schemas of a request with a regular expression that would cost too much to read, or is none of Python's.
 
     Parts that only look like keywords count too, for a ``$ref`` can make a schema of any part.
+
+    Raises:
+        ValueError: There is one; the message is one line.
     """
-    return any(isinstance(node.get("pattern"), str) or "patternProperties" in node for node in json_objects(value))
+    for expression in _expressions_in(value):
+        check_length(expression)
+        check_expression(expression)
+
+
+def _expressions_in(value: JsonValue) -> Iterator[str]:
+    for node in json_objects(value):
+        named, pattern = node.get("patternProperties"), node.get("pattern")
+        if isinstance(named, dict):
+            yield from named
+        if isinstance(pattern, str):
+            yield pattern
+
+
+def check_size(schemas: Iterable[JsonValue]) -> None:
+    """Refuse schemas of a request that would take long to look at.
+
+    Raises:
+        ValueError: They would; the message is one line.
+    """
+    schemas = tuple(schemas)
+    if sum(map(count_parts, schemas)) > MAX_PARTS:
+        msg = f"a request may have schemas of {MAX_PARTS:,} parts at most; write shorter ones"
+        raise ValueError(msg)
+    if sum(count_wide_sets(expression) for schema in schemas for expression in _expressions_in(schema)) > MOST_SETS:
+        msg = f"the expressions of a request may have {MOST_SETS} sets […] with characters beyond Latin-1; use fewer"
+        raise ValueError(msg)
 
 
 def count_parts(value: JsonValue) -> int:
-    """How many parts of schemas a JSON value may hold: objects, and what stands in lists and objects for one."""
+    """Count the parts of schemas that a JSON value may hold: objects, and what stands in lists and objects for one."""
     return sum(1 + sum(isinstance(part, bool) for part in _subschemas_of(node)) for node in json_objects(value))
 
 
@@ -119,7 +183,7 @@ def _count_references(
     resolver: Any,  # noqa: ANN401 - of `referencing`
     counted: dict[int, int],
 ) -> int:
-    """How many references one value is held to by the part. A circle counts once: no value gets through it."""
+    """Count the references that one value is held to by the part. A circle counts once: no value gets through it."""
     if not isinstance(part, dict):
         return 0
     if id(part) not in counted:
@@ -150,7 +214,7 @@ def _references(schema: JsonValue) -> Iterator[tuple[str, str]]:
 
 
 Keyword = Callable[[Validator, Any, Any, Mapping[str, Any]], Iterator[ValidationError] | None]
-"""How jsonschema checks a value by one keyword of a schema."""
+"""Function by which jsonschema checks a value against one keyword of a schema."""
 
 
 class GivenUpError(Exception):
@@ -158,7 +222,7 @@ class GivenUpError(Exception):
 
 
 class Watch(Protocol):
-    """What a check looks at."""
+    """Watcher of a running check."""
 
     def look(self) -> None:
         """Stop the check if it must."""
@@ -170,14 +234,16 @@ class Watch(Protocol):
 
 
 watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
-"""What the checks of this context look at; None stops none, which is for schemas and values that are trusted."""
+"""Watcher of the checks of this context; None stops none, which is for schemas and values that are trusted."""
 
 
 @cache
 def with_watch(kind: type[Validator]) -> type[Validator]:
     """A draft's validator, whose every step looks at the watch."""
-    keywords = {name: _look_at_watch(keyword) for name, keyword in kind.VALIDATORS.items()}
-    return with_keywords(kind, {**keywords, "pattern": _pattern})
+    own: dict[str, Keyword] = {"pattern": _pattern, "patternProperties": _pattern_properties}
+    if "additionalProperties" in kind.VALIDATORS:
+        own["additionalProperties"] = _additional_properties(kind.VALIDATORS["additionalProperties"])
+    return with_keywords(kind, {name: _look_at_watch(keyword) for name, keyword in {**kind.VALIDATORS, **own}.items()})
 
 
 def with_keywords(kind: type[Validator], keywords: Mapping[str, Keyword]) -> type[Validator]:
@@ -209,17 +275,56 @@ def _look_at_watch(keyword: Keyword) -> Keyword:
     return check
 
 
+def _is_found(pattern: str, text: str) -> bool:
+    looked_at = watch.get()
+    return re.search(pattern, text) is not None if looked_at is None else looked_at.is_found(pattern, text)
+
+
 def _pattern(
     validator: Validator,
     value: Any,  # noqa: ANN401 - any JSON
     instance: Any,  # noqa: ANN401 - any JSON
     _schema: Mapping[str, Any],
 ) -> Iterator[ValidationError]:
-    looked_at = watch.get()
-    if not validator.is_type(instance, "string"):
-        return
-    if not (re.search(value, instance) if looked_at is None else looked_at.is_found(value, instance)):
+    if validator.is_type(instance, "string") and not _is_found(value, instance):
         yield ValidationError(f"{instance!r} does not match {value!r}")
+
+
+def _pattern_properties(
+    validator: Validator,
+    value: Any,  # noqa: ANN401 - any JSON
+    instance: Any,  # noqa: ANN401 - any JSON
+    _schema: Mapping[str, Any],
+) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, subschema in value.items():
+        for name, inner in instance.items():
+            if _is_found(pattern, name):
+                yield from cast("Any", validator).descend(inner, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(plain: Keyword) -> Keyword:
+    """The keyword, which leaves to it only what no ``patternProperties`` beside it are about."""
+
+    def check(
+        validator: Validator,
+        value: Any,  # noqa: ANN401 - any JSON
+        instance: Any,  # noqa: ANN401 - any JSON
+        schema: Mapping[str, Any],
+    ) -> Iterator[ValidationError]:
+        patterns = schema.get("patternProperties")
+        if patterns and validator.is_type(instance, "object"):
+            properties = schema.get("properties", {})
+            instance = {
+                name: inner
+                for name, inner in instance.items()
+                if name in properties or not any(_is_found(pattern, name) for pattern in patterns)
+            }
+            schema = {name: part for name, part in schema.items() if name != "patternProperties"}
+        yield from plain(validator, value, instance, schema) or ()
+
+    return check
 
 
 Watched = with_watch(Draft202012Validator)

@@ -1,4 +1,4 @@
-"""What an author may write in ``Agent(…)``: types for editors, and the checks of lists of tools and of output types."""
+"""Settings of ``Agent(…)``: types for editors, and the checks of lists of tools and of output types."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
@@ -27,6 +27,7 @@ from perdure.contracts.agents import (
 )
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.conditions import AnyCondition
+from perdure.contracts.exceptions import print_error
 from perdure.contracts.hooks import HookRule, OnHookError
 from perdure.contracts.input_requests import ApprovalPolicy, Interactive
 from perdure.contracts.mcp import AnyServerConfig, HttpServerConfig, StdioServerConfig
@@ -103,14 +104,14 @@ class CommonSettings(WordsOfOthers, total=False):
 
 
 class AgentSettings(CommonSettings):
-    """What a new agent is made of."""
+    """Settings of a new agent."""
 
     name: str
     model: str
 
 
 class AgentChanges(CommonSettings, total=False):
-    """What a copy of an agent may have different."""
+    """Settings that a copy of an agent may change."""
 
     name: str
     model: str
@@ -134,15 +135,15 @@ def adapter_of(wanted: Any) -> TypeAdapter[Any] | None:  # noqa: ANN401 - whatev
 
 
 def problem_of(adapter: TypeAdapter[Any], value: JsonValue) -> str | None:
-    """What the type's own checks say against an answer that fits its schema, in one sentence for the model."""
+    """Problem that the type's own checks find in an answer that fits its schema, in one sentence for the model."""
     try:
         adapter.validate_json(to_json(value))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         return f"at ${place}: {first['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
-    except Exception as error:  # noqa: BLE001 - a validator with a bug must not cost the answer more than its corrections
-        return f"a validator of output_schema raised {type(error).__name__}: {error}; correct the validator"
+    except BaseException as error:  # noqa: BLE001 - a validator with a bug must not cost the answer more than its corrections
+        return f"a validator of output_schema raised {print_error(error)}; correct the validator"
     return None
 
 
@@ -177,7 +178,7 @@ def _join_setting(setting: str, parts: str) -> str:
 
 
 def _problem(item: object) -> str | None:
-    """Why an item is nothing that a tool can be made of, and what to write; None if it may be a function."""
+    """Reason an item cannot become a tool, with the fix; None if it may be a function."""
     if isinstance(item, list | tuple):
         return _join_setting("tools", "tools")
     if isinstance(item, ToolMethod):

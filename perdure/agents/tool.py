@@ -2,23 +2,40 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args, overload
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from perdure.agents.author_warnings import check_question, warn
 from perdure.agents.context import InvalidInputError, Reconcile, Reconciler, ToolDefinitionError, reconciler_of
 from perdure.agents.environment import Needed, Variable
 from perdure.agents.parameters import ReturnValue, Signature, answer_of, signature_of
-from perdure.contracts.tools import RUN_IN_BACKGROUND, Builtin, DelegateSettings, ToolDeclaration
-from perdure.contracts.values import JsonValue, replace
+from perdure.agents.schemas import check_schema, root_of
+from perdure.contracts.caller_tools import NO_ARGUMENTS, NO_OBJECT, CallerTool
+from perdure.contracts.tools import (
+    DEFAULT_CALLER_TIMEOUT,
+    RUN_IN_BACKGROUND,
+    Builtin,
+    DelegateSettings,
+    Runs,
+    ToolDeclaration,
+)
+from perdure.contracts.values import JsonValue, describe_mistake, replace
 
-if TYPE_CHECKING:
-    from perdure.agents.toolset import Toolset
-
-__all__ = ["Catch", "InvalidInputError", "Tool", "ToolDefinitionError", "ToolSettings", "make_tool", "tool"]
+__all__ = [
+    "Catch",
+    "InvalidInputError",
+    "Tool",
+    "ToolDefinitionError",
+    "ToolSettings",
+    "caller_tool",
+    "caller_tool_of",
+    "make_tool",
+    "tool",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +47,7 @@ Catch = bool | Iterable[type[BaseException]] | None
 
 
 class ToolSettings(TypedDict, total=False):
-    """What an author may say of a tool. Attributes are explained at :func:`tool`."""
+    """Settings of a tool. Attributes are explained at :func:`tool`."""
 
     name: str | None
     description: str | None
@@ -44,6 +61,7 @@ class ToolSettings(TypedDict, total=False):
     needs: Mapping[str, Variable]
     reconcile: Reconcile | None
     interactive: bool
+    runs: Runs
     requires_approval: bool
     background: bool
 
@@ -60,6 +78,7 @@ class Tool(Generic[P, R]):
         toolset: Of a method: what is entered before it is called.
         settings: What the author said.
         returns: What the function returns, by its annotation.
+        described: Of a tool without a function: its description, see :func:`caller_tool`.
     """
 
     function: Callable[P, R]
@@ -68,9 +87,10 @@ class Tool(Generic[P, R]):
     context_parameter: str | None = None
     reconciler: Reconciler | None = None
     needs: tuple[Needed, ...] = ()
-    toolset: "Toolset | None" = field(default=None, repr=False)
+    toolset: AbstractAsyncContextManager[object] | None = field(default=None, repr=False)
     settings: ToolSettings = field(default_factory=ToolSettings, repr=False)
     returns: ReturnValue | None = field(default=None, repr=False, compare=False)
+    described: CallerTool | None = field(default=None, repr=False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
@@ -119,6 +139,8 @@ class Tool(Generic[P, R]):
         Raises:
             ToolDefinitionError: A setting cannot be used, or there is none of that name.
         """
+        if self.described is not None:
+            return cast("Tool[P, R]", caller_tool(**{**dict(self.described), **cast("dict[str, Any]", changes)}))
         return make_tool(self.function, cast("ToolSettings", {**self.settings, **changes}), self.toolset)
 
     def clone(self, **changes: Unpack[ToolSettings]) -> "Tool[P, R]":
@@ -137,6 +159,13 @@ def tool(
 
     The schema comes from the annotations. ``Annotated[T, "text"]`` or the docstring describes a parameter, the rest of
     the docstring the tool.
+
+    Example::
+
+        @tool
+        def word_count(text: str) -> int:
+            "Count the words of a text."
+            return len(text.split())
 
     Args:
         function: The function, sync or async. Sync ones run in a thread, async ones on a loop of their own.
@@ -160,13 +189,16 @@ def tool(
             ``masked``: Arguments shown as ``***`` everywhere outside the body; credential-named ones always are.
 
             ``needs``: Parameters that are filled in from the worker's environment, and that no model sees:
-            ``{"token": Secret("GITHUB_TOKEN")}``, or ``Setting`` for what is no secret.
+            ``{"token": Secret("GITHUB_TOKEN")}``, or ``Setting`` for a public value.
 
             ``reconcile``: A function that says what became of a call whose worker was lost. It takes the arguments of
             the tool, sync or async, and returns ``Happened(result)``, ``DidNotHappen()`` or ``EffectUnknown(why)``.
 
             ``interactive``: A person's answer is the result, of the type that the function is annotated to return; the
             body never runs. An argument ``question`` is what the person reads, ``options`` what the answer may be.
+
+            ``runs``: ``"caller"``: whoever started the turn runs the call and sends its result, of the annotated
+            type; the body never runs. :func:`caller_tool` makes such a tool of a JSON schema.
 
             ``requires_approval``: A call waits until somebody approves it, unless a rule of the agent says otherwise.
 
@@ -180,7 +212,80 @@ def tool(
     return make_tool(function, settings)
 
 
-def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | None" = None) -> Tool[P, R]:
+def caller_tool(
+    name: str,
+    description: str,
+    parameters: Mapping[str, JsonValue] = NO_ARGUMENTS,
+    *,
+    timeout: timedelta = DEFAULT_CALLER_TIMEOUT,
+    masked: Iterable[str] = (),
+) -> Tool[..., Any]:
+    """Make a tool that the caller runs, of a JSON schema and without a body.
+
+    A call waits as a question does, for :meth:`perdure.client.Client.submit_result`.
+
+    Example::
+
+        lookup = caller_tool("lookup", "Look a customer up.", {"type": "object", "properties": {"id": {}}})
+
+    Args:
+        name: The wire name.
+        description: What the model reads.
+        parameters: JSON schema of the arguments, which are an object.
+        timeout: Time for a result; then the model gets the error ``tool.timeout``.
+        masked: Arguments shown as ``***`` to everybody, the caller too; credential-named ones always are.
+
+    Raises:
+        ToolDefinitionError: The description cannot be used; the message is one line.
+    """
+    given = {"description": description, "parameters": dict(parameters), "timeout": timeout, "masked": masked}
+    return caller_tool_of({"name": name, **given})
+
+
+def caller_tool_of(fields: Mapping[str, object]) -> Tool[..., Any]:
+    """The tool that an object with the fields of ``CallerTool`` describes.
+
+    Raises:
+        ToolDefinitionError: It describes none; the message is one line.
+    """
+    called = f"tool {fields.get('name', '?')!r}"
+    try:
+        described = CallerTool.model_validate(fields)
+    except ValidationError as error:
+        if error.errors()[0]["type"] == "extra_forbidden":
+            known = ", ".join(CallerTool.model_fields)
+            msg = f"{called}: {error.errors()[0]['loc'][0]}: there is no such field; the fields are {known}"
+            raise ToolDefinitionError(msg) from error
+        raise ToolDefinitionError(f"{called}: {describe_mistake(error)}") from error
+    try:
+        check_schema(described.parameters, expressions=False)
+    except ValueError as error:
+        raise ToolDefinitionError(f"{called}: parameters: {error}") from error
+    root = root_of(described.parameters)
+    if root.get("type") != "object":
+        raise ToolDefinitionError(f"{called}: parameters: {NO_OBJECT}")
+    properties = root.get("properties")
+    sent = properties.keys() if isinstance(properties, dict) else ()
+    if absent := sorted(set(described.masked) - set(sent)):
+        msg = f"{called}: masked names {', '.join(absent)}, which no model sends; it sends {', '.join(sent)}"
+        raise ToolDefinitionError(msg)
+    return Tool(function=_run, declaration=described.declaration, parameters=_AnyArguments, described=described)
+
+
+class _AnyArguments(BaseModel):
+    """Arguments of a tool without a function, which its schema checks."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def _run(**_: object) -> object:
+    msg = "the caller of the turn runs this tool; it has no body"
+    raise NotImplementedError(msg)
+
+
+def make_tool(
+    body: Callable[P, R], settings: ToolSettings, toolset: AbstractAsyncContextManager[object] | None = None
+) -> Tool[P, R]:
     """A tool of a function, or of a method of a toolset.
 
     Raises:
@@ -194,7 +299,7 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
     if (problem := _problem(body, name)) is not None:
         raise ToolDefinitionError(problem)
     signature = signature_of(body, name, settings.get("needs", {}))
-    if settings.get("interactive"):
+    if settings.get("interactive") or settings.get("runs") == "caller":
         warn(check_question(name, (setting for setting, value in settings.items() if value)))
     return Tool(
         function=body,
@@ -210,7 +315,7 @@ def make_tool(body: Callable[P, R], settings: ToolSettings, toolset: "Toolset | 
 
 
 def _problem(body: object, name: str) -> str | None:
-    """Why no tool can be made of it, and what to write; None if one can."""
+    """Reason the value cannot become a tool, with the fix; None if it can."""
     if isinstance(body, Tool):
         return f"tool {body.name!r} is a tool already; change its settings with {body.name}.with_(…)"
     if isinstance(body, type):
@@ -229,7 +334,7 @@ def _problem(body: object, name: str) -> str | None:
     return None
 
 
-_DECLARED = ("timeout", "idempotent", "truncate", "offload", "task_queue", "interactive", "requires_approval")
+_DECLARED = ("timeout", "idempotent", "truncate", "offload", "task_queue", "interactive", "runs", "requires_approval")
 """Settings that a declaration has as they are."""
 
 _BUILTINS: dict[str, Builtin] = {
@@ -246,6 +351,11 @@ def _declaration(
     body: Callable[..., object], name: str, settings: ToolSettings, signature: Signature
 ) -> ToolDeclaration:
     fields: dict[str, Any] = {field: value for field, value in settings.items() if field in _DECLARED}
+    if fields.get("runs") == "caller":
+        if fields.get("requires_approval"):
+            msg = f"tool {name!r}: requires_approval is about a body; the caller who runs it decides whether it runs"
+            raise ToolDefinitionError(msg)
+        fields = {"timeout": DEFAULT_CALLER_TIMEOUT, **fields, "interactive": True}
     reference = f"{body.__module__}:{body.__qualname__}"
     delegate, schema = _delegate(reference, name, signature.schema, background=settings.get("background", False))
     try:
@@ -258,7 +368,7 @@ def _declaration(
             delegate=delegate,
             catch=_catch_names(settings.get("catch"), name),
             masked=_check_masked(settings.get("masked", ()), signature, name),
-            answer=answer_of(body, name) if settings.get("interactive") else None,
+            answer=answer_of(body, name) if fields.get("interactive") else None,
             **fields,
         )
     except ValidationError as error:
@@ -270,7 +380,7 @@ def _declaration(
 def _delegate(
     reference: str, name: str, schema: dict[str, JsonValue], *, background: bool
 ) -> tuple[DelegateSettings | None, dict[str, JsonValue]]:
-    """What the tool is as a delegate, and what a model sends it."""
+    """Settings of the tool as a delegate, and the schema of its arguments."""
     delegate = _DELEGATES.get(reference)
     if not background:
         return delegate, schema

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.agents.context import ToolDefinitionError, ToolUnavailableError
 from perdure.agents.tool import Tool, ToolSettings, make_tool
+from perdure.contracts.exceptions import print_error
 from perdure.contracts.tools import wire_name
 from perdure.contracts.values import describe_mistake
 
@@ -105,7 +106,7 @@ def tool_method(
 
 @dataclass
 class _State:
-    """What perdure keeps of an instance: its tools, and who is inside."""
+    """State that perdure keeps of an instance: its tools, and who is inside."""
 
     made: "dict[ToolMethod[..., Any], Tool[..., Any]]" = field(default_factory=dict["ToolMethod[..., Any]", Any])
     door: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -125,9 +126,9 @@ def _state_of(toolset: "Toolset") -> _State:
 class Toolset(BaseModel):
     """Tools that share state: a class whose ``@tool_method`` methods a model can call.
 
-    Fields are declared as in any pydantic model, and given by keyword. State that is no setting goes into attributes
-    whose names begin with an underscore; override :meth:`lifespan` to open and close it. Methods, fields and state may
-    have any name but the five that are defined here.
+    Fields are declared as in any pydantic model, and given by keyword. Other state goes into attributes whose names
+    begin with an underscore; override :meth:`lifespan` to open and close it. Methods, fields and state may have any
+    name but the five that are defined here.
 
     Attributes:
         name: Prefix of the names of its tools, as in ``name__method``; empty gives the bare names.
@@ -163,7 +164,7 @@ class Toolset(BaseModel):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """What is open while the toolset is in use, on the event loop of its async methods.
+        """Open a resource for as long as the toolset is in use, on the event loop of its async methods.
 
         A worker enters it once, before the first call, and leaves it once, when it stops.
         """
@@ -260,7 +261,7 @@ class OpenToolsets:
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
 
-    async def enter(self, toolset: Toolset) -> None:
+    async def enter(self, toolset: AbstractAsyncContextManager[object]) -> None:
         """Wait until the toolset is entered; what fails is tried again by the next call.
 
         Raises:
@@ -270,6 +271,12 @@ class OpenToolsets:
         if kept is None or kept.task.done():
             kept = self._kept[id(toolset)] = _Kept(toolset)
         await asyncio.shield(kept.entered)
+
+    def abandon(self) -> None:
+        """Leave none of them, since their loop is blocked for good: the next call of each enters it anew."""
+        for kept in self._kept.values():
+            kept.abandon()
+        self._kept.clear()
 
     async def leave(self) -> list[ToolsetError]:
         """Leave all of them, and say which could not be."""
@@ -281,13 +288,18 @@ class OpenToolsets:
 class _Kept:
     """One toolset that is entered, and the task that is inside."""
 
-    def __init__(self, toolset: Toolset) -> None:
+    def __init__(self, toolset: AbstractAsyncContextManager[object]) -> None:
         self.entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.entered.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._leaving = asyncio.Event()
         # Not in the context of the call that came first.
         self.task = asyncio.create_task(self._keep(toolset), context=contextvars.Context())
         self._toolset = toolset
+
+    def abandon(self) -> None:
+        """Let the task be, whatever becomes of it."""
+        if isinstance(self._toolset, Toolset):
+            object.__setattr__(self._toolset, "__perdure_state__", _State(made=_state_of(self._toolset).made))
 
     async def leave(self) -> ToolsetError | None:
         """Have the task leave; one that is still entering gives up."""
@@ -297,13 +309,15 @@ class _Kept:
         (result,) = await asyncio.gather(self.task, return_exceptions=True)
         return result if isinstance(result, ToolsetError) else None
 
-    async def _keep(self, toolset: Toolset) -> ToolsetError | None:
+    async def _keep(self, toolset: AbstractAsyncContextManager[object]) -> ToolsetError | None:
         failure: BaseException = asyncio.CancelledError("it was cancelled")
         try:
             async with toolset:
                 self.entered.set_result(None)
                 await self._leaving.wait()
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: it is the author's code
+        except BaseException as error:
+            if issubclass(type(error), asyncio.CancelledError) and self.task.cancelling():
+                raise  # it was stopped
             failure = error
         else:
             return None
@@ -313,7 +327,6 @@ class _Kept:
         return self._error("left", failure)
 
     def _error(self, verb: str, error: BaseException) -> ToolsetError:
-        reason = f"{type(error).__name__}: {error}"
-        made = ToolsetError(f"the toolset {type(self._toolset).__name__} could not be {verb}: {reason}")
+        made = ToolsetError(f"the toolset {type(self._toolset).__name__} could not be {verb}: {print_error(error)}")
         made.__cause__ = error
         return made

@@ -9,31 +9,29 @@ import sys
 import termios
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
+from perdure.cli.followed import Followed
 from perdure.cli.render import Line, Tone, clean, describe_request, to_one_line
 from perdure.client import Client, ClientError
 from perdure.contracts.events import AgentEnd, AgentStart, Envelope, UserInputReceived, UserInputRequired
-from perdure.contracts.input_requests import InputRequest
+from perdure.contracts.input_requests import NEEDED, REPLY_VERBS, InputRequest
 from perdure.store import StoreError
-
-if TYPE_CHECKING:
-    from perdure.cli.live import Followed
 
 LOOK = timedelta(milliseconds=500)
 """Between two looks at whether a request still waits: somebody else may reply."""
 
 CATCH_UP = timedelta(seconds=3)
-"""How long the events of a request may take until they are printed; longer than the longest pause between two reads."""
+"""Longest time until the events of a request are printed; longer than the longest pause between two reads."""
 
 LONGEST_LINE = 65_536
 """More than a terminal gives at once."""
 
 Note = Callable[[str], None]
 
-_YES, _NO = ("y", "yes"), ("n", "no")
+_YES, _NO, _ALWAYS = ("y", "yes"), ("n", "no"), ("always",)
 
 
 def person(given: str | None) -> str:
@@ -54,8 +52,8 @@ def is_at_a_terminal() -> bool:
 def command_for(session: str, request: InputRequest) -> str:
     """The command that replies to a request, with the first option if a terminal can show it as it is."""
     where = f"{shlex.quote(session)} {request.request_id}"
-    if request.needs == "approval":
-        return f"perdure approve {where}"
+    if request.needs != "answer":
+        return f"perdure {REPLY_VERBS[request.needs]} {where}{' VALUE' if request.needs == 'result' else ''}"
     value = request.options[0] if request.options and request.options[0].isprintable() else "VALUE"
     return f"perdure answer {'-- ' if value.startswith('-') else ''}{where} {shlex.quote(value)}"
 
@@ -72,13 +70,12 @@ def request_lines(session: str, request: InputRequest) -> list[Line]:
 def say_what_waits(session: str, requests: Sequence[InputRequest], note: Note) -> None:
     """Print each request with the command that replies to it."""
     for request in requests:
-        of_answer = f"an answer: {request.question}"
-        what = of_answer if request.needs == "answer" else f"an approval: {request.tool} {request.arguments}"
-        note(f"waiting for {to_one_line(what)}; {command_for(session, request)}")
+        what = request.question if request.needs == "answer" else f"{request.tool} {request.arguments}"
+        note(f"waiting for {NEEDED[request.needs]}: {to_one_line(what)}; {command_for(session, request)}")
 
 
 class Terminal(NamedTuple):
-    """What asking needs of the terminal: a note, an end of the following, and to hide what is drawn meanwhile."""
+    """Functions of the terminal for asking: a note, an end of the following, and hiding what is drawn meanwhile."""
 
     note: Note
     leave: Callable[[], object]
@@ -86,13 +83,13 @@ class Terminal(NamedTuple):
 
 
 class Asking:
-    """What becomes of the input requests of a turn that is followed.
+    """Dialogue about the input requests of a turn that is followed.
 
     Attributes:
         left: What nobody at this terminal could be asked; following has then been ended.
     """
 
-    def __init__(self, turn: "Followed", client: Client | None, terminal: Terminal) -> None:
+    def __init__(self, turn: Followed, client: Client | None, terminal: Terminal) -> None:
         """``client`` None never asks."""
         self.left: tuple[InputRequest, ...] = ()
         self._turn = turn
@@ -194,9 +191,11 @@ class Asking:
 
 
 def prompt_for(request: InputRequest) -> str:
-    """What is asked; what the model wrote cannot look like a line or an option of its own."""
+    """Question for the terminal; the model's text cannot look like a line or an option of its own."""
     if request.needs == "approval":
-        return clean(f"? approve {request.tool} {request.arguments} [y/n] ")
+        return clean(f"? approve {request.tool} {request.arguments} [y/n/always] ")
+    if request.needs == "result":
+        return clean(f"? result of {request.tool} {request.arguments}\n> ")
     question = request.question.strip().replace("\n", "\n    ")
     options = (f"  {number}. {' '.join(option.split())}" for number, option in enumerate(request.options, 1))
     return clean("\n".join([f"? {question}", *options])) + "\n> "
@@ -212,11 +211,16 @@ async def _reply(client: Client, session: str, request: InputRequest, line: str)
     if request.needs == "approval":
         if text.lower() in _YES:
             await client.approve(session, request.request_id, by=who, digest=request.digest)
+        elif text.lower() in _ALWAYS:
+            await client.approve(session, request.request_id, by=who, digest=request.digest, always="tool")
         elif text.lower() in _NO:
             await client.deny(session, request.request_id, by=who)
         return
     if not text:
         raise ValueError("nothing was typed")
+    if request.needs == "result":
+        await client.submit_result(session, request.request_id, text, by=who, digest=request.digest)
+        return
     if text not in request.options and text.isdigit() and 1 <= int(text) <= len(request.options):
         text = request.options[int(text) - 1]
     await client.answer(session, request.request_id, text, by=who)

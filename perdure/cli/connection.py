@@ -5,8 +5,11 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
+import temporalio.client
+
 from perdure.cli.errors import CliError, ExitCode, UnreachableError
 from perdure.client import Client, encryption
+from perdure.client.connect import connect as connect_to_temporal
 from perdure.client.errors import (
     ClientError,
     EventsGoneError,
@@ -18,17 +21,19 @@ from perdure.client.errors import (
     StoreMismatchError,
     TemporalConfigError,
     UnknownAgentError,
+    UnknownApprovalError,
     UnknownArtifactError,
     UnknownBlockError,
     UnknownScheduleError,
     UnknownSessionError,
     UnknownWebhookError,
 )
+from perdure.client.views import Sources, Views
 from perdure.contracts.errors import KeyringError
 from perdure.local_files import find
 from perdure.settings import Settings, SettingsError, is_set, load_settings, temporal_file
 from perdure.store import Store
-from perdure.store.errors import NotFoundError, SessionErasedError, StoreConfigError, StoreError
+from perdure.store.errors import NotFoundError, SessionErasedError, StoreConfigError, StoreError, StoreUnavailableError
 
 Result = TypeVar("Result")
 
@@ -65,6 +70,32 @@ def with_store(call: Callable[[Store], Awaitable[Result]]) -> Result:
     async def main() -> Result:
         async with open_store() as store:
             return await call(store)
+
+    return asyncio.run(main())
+
+
+def views_of(store: Store, client: Client | None = None) -> Views:
+    """Views of this store's turns and sessions; without a client the first question to the server reaches it."""
+    reached = [] if client is None else [client.temporal]
+
+    async def reach() -> temporalio.client.Client:
+        if not reached:
+            reached.append(await connect_to_temporal())
+        return reached[0]
+
+    async def opened() -> Store:
+        return store
+
+    settings = load_settings() if client is None else client.settings
+    return Views(Sources(store=opened, temporal=reach, queue=settings.task_queue))
+
+
+def with_views(call: Callable[[Views], Awaitable[Result]]) -> Result:
+    """Run a verb that shows turns or sessions to its end; it needs the store, and no server unless it asks one."""
+
+    async def main() -> Result:
+        async with open_store() as store:
+            return await call(views_of(store))
 
     return asyncio.run(main())
 
@@ -108,6 +139,7 @@ _USAGE = (
     EventsGoneError,
     UnknownSessionError,
     UnknownAgentError,
+    UnknownApprovalError,
     UnknownArtifactError,
     UnknownBlockError,
     UnknownScheduleError,
@@ -135,15 +167,13 @@ def describe(error: Exception) -> CliError | None:
         return CliError(str(error), ExitCode.USAGE)
     if isinstance(error, _UNREACHABLE):
         return CliError(str(error), ExitCode.UNREACHABLE)
+    if isinstance(error, StoreUnavailableError) and error.fix:
+        return CliError(f"the transcript store: {error}", ExitCode.UNREACHABLE)
     if isinstance(error, StoreError):
-        return CliError(f"the transcript store: {error}; {_store_hint()}", ExitCode.UNREACHABLE)
+        hint, dev = "see PERDURE_STORE_URL; running turns wait for it, as 'perdure doctor' says", find()
+        if dev is not None and not is_set("store_url"):
+            hint = f"its address comes from {dev.path}, which holds no password; set PERDURE_STORE_URL"
+        return CliError(f"the transcript store: {error}; {hint}", ExitCode.UNREACHABLE)
     if isinstance(error, ClientError):
         return CliError(str(error), ExitCode.ERROR)
     return None
-
-
-def _store_hint() -> str:
-    found = find()
-    if found is None or is_set("store_url"):
-        return "see PERDURE_STORE_URL; running turns wait for it, as 'perdure doctor' says"
-    return f"its address comes from {found.path}, which holds no password; set PERDURE_STORE_URL"

@@ -7,9 +7,9 @@ import click
 
 from perdure.cli.connection import with_client, with_store
 from perdure.cli.errors import ExitCode, MistakeError
-from perdure.cli.list import Since
-from perdure.cli.live import print_json, print_list, print_table
-from perdure.client import Block, BlockOutcome, CancelOutcome, Client
+from perdure.cli.options import When
+from perdure.cli.output import print_json, print_list, print_table
+from perdure.client import Block, CancelOutcome, Client
 from perdure.client.blocks import Only
 from perdure.client.cancels import OpenFilter
 from perdure.contracts.turns import RunState
@@ -22,22 +22,24 @@ _OPEN = (RunState.RUNNING.value, RunState.WAITING_FOR_INPUT.value, RunState.QUEU
 @click.option("--reason", default="", metavar="TEXT", help="Why; kept in the turn's result.")
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Cancel turn N, running or queued.")
 @click.option("--drop-queue", is_flag=True, help="Also cancel every queued turn of the session.")
+@click.option("--force", is_flag=True, help="Terminate the workflow, and end the turn in the store; explained below.")
 @click.option("--all", "every", is_flag=True, help="Cancel the running turns of all sessions that match the filters.")
 @click.option("--dry-run", is_flag=True, help="With --all: cancel nothing, and list what would be cancelled.")
 @click.option("--state", type=click.Choice(_OPEN), help="With --all: only sessions in this state.")
 @click.option("--agent", metavar="A", help="With --all: only turns of this agent.")
 @click.option("--tenant", metavar="T", help="With --all: only sessions of this tenant.")
-@click.option("--since", type=Since(), metavar="WHEN", help="With --all: only turns that began since: 12h, 3d, …")
+@click.option("--since", type=When(), metavar="WHEN", help="With --all: only turns that began since: 12h, 3d, …")
 @click.option("--caller", metavar="SESSION", help="With --all: only the delegates of this session.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each session.")
 @click.pass_context
-def cancel_command(  # noqa: PLR0913  # one for each option of the command line
+def cancel_command(
     ctx: click.Context,
     *,
     session: str | None,
     reason: str,
     turn: int | None,
     drop_queue: bool,
+    force: bool,
     every: bool,
     dry_run: bool,
     state: str | None,
@@ -52,6 +54,10 @@ def cancel_command(  # noqa: PLR0913  # one for each option of the command line
     While another turn runs, a --turn that is neither running nor queued is refused with exit code 2. With --json the
     object has session, and sent: false if there was nothing to cancel.
 
+    A turn whose own code fails in every worker takes no cancel: 'perdure list --stuck' names it. --force ends such a
+    turn as cancelled, terminates its workflow, and drops the messages queued behind it. It does the same to a healthy
+    turn, whose running calls are not asked. With --all, --force is only for turns whose own code fails.
+
     With --all instead of SESSION: cancel every running turn that matches the filters, and the messages queued behind
     it. Turns that begin meanwhile go on. With --json each line has session, turn, agent, outcome and error. The exit
     code is 1 if a turn could not be cancelled.
@@ -62,27 +68,31 @@ def cancel_command(  # noqa: PLR0913  # one for each option of the command line
     if not every:
         if dry_run or any(value is not None for value in filters.values()):
             raise MistakeError("--dry-run and the filters go with --all; name a session, or add --all")
-        _cancel_one(session, reason, turn, drop_queue=drop_queue, as_json=as_json)
+        _cancel_one(session, reason, turn, drop_queue=drop_queue, force=force, as_json=as_json)
         return
     if session is not None or turn is not None:
         raise MistakeError("--all cancels by filters; leave SESSION and --turn out, or leave --all out")
-    outcomes = with_client(lambda client: client.cancel_all(reason, dry_run=dry_run, **filters))
+    outcomes = with_client(lambda client: client.cancel_all(reason, dry_run=dry_run, force=force, **filters))
     none = "no running turn matches the filters; nothing to cancel"
     print_list(outcomes, CANCELLED, _row_of_cancelled, none, as_json=as_json)
     ctx.exit(ExitCode.ERROR if any(outcome.outcome == "failed" for outcome in outcomes) else 0)
 
 
-def _cancel_one(session: str | None, reason: str, turn: int | None, *, drop_queue: bool, as_json: bool) -> None:
+def _cancel_one(
+    session: str | None, reason: str, turn: int | None, *, drop_queue: bool, force: bool, as_json: bool
+) -> None:
     if session is None:
         raise MistakeError("name the session to cancel, or cancel by filters with --all")
     name = session
 
     async def cancel(client: Client) -> bool:
-        return await client.cancel(name, reason, turn, drop_queue=drop_queue)
+        return await client.cancel(name, reason, turn, drop_queue=drop_queue, force=force)
 
-    sent = with_client(cancel, store=False)
+    sent = with_client(cancel, store=force)
     if as_json:
         print_json({"session": session, "sent": sent})
+    elif sent and force:
+        click.echo(f"the turn of session {session} is ended; 'perdure send {session} ...' goes on from its last step")
     elif sent:
         click.echo(f"cancel sent to session {session}; 'perdure follow {session}' shows the turn's end")
     else:
@@ -140,7 +150,7 @@ def unpause_command(*, session: str, by: str, as_json: bool) -> None:
 @click.option("--keep-running", is_flag=True, help="Only refuse new turns; let open ones go on.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def block_command(  # noqa: PLR0913  # one for each option of the command line
+def block_command(
     ctx: click.Context,
     *,
     agent: str | None,
@@ -168,20 +178,17 @@ def block_command(  # noqa: PLR0913  # one for each option of the command line
     if as_json:
         print_json(outcome)
     else:
-        _show_block(outcome, dry_run=dry_run)
+        block = outcome.block
+        if outcome.turns:
+            print_table(CANCELLED, list(map(_row_of_cancelled, outcome.turns)))
+        agents = f"; registered agents: {', '.join(outcome.refuses)}" if outcome.refuses else ""
+        if dry_run:
+            click.echo(f"would refuse new turns of {block.scope}{agents}; nothing was changed")
+        else:
+            since = block.created_at.isoformat("T", "seconds")
+            state = "blocked" if outcome.changed else f"blocked already, since {since}"
+            click.echo(f"{block.scope}: {state}{agents}; 'perdure unblock {block.id}' lifts it")
     ctx.exit(ExitCode.ERROR if any(turn.outcome == "failed" for turn in outcome.turns) else 0)
-
-
-def _show_block(outcome: BlockOutcome, *, dry_run: bool) -> None:
-    block = outcome.block
-    if outcome.turns:
-        print_table(CANCELLED, list(map(_row_of_cancelled, outcome.turns)))
-    agents = f"; registered agents: {', '.join(outcome.refuses)}" if outcome.refuses else ""
-    if dry_run:
-        click.echo(f"would refuse new turns of {block.scope}{agents}; nothing was changed")
-    else:
-        state = "blocked" if outcome.changed else f"blocked already, since {block.created_at.isoformat('T', 'seconds')}"
-        click.echo(f"{block.scope}: {state}{agents}; 'perdure unblock {block.id}' lifts it")
 
 
 @click.command("unblock")
@@ -241,4 +248,5 @@ def delete_command(*, session: str, yes: bool, histories: bool, by: str, as_json
         return
     more = f", {len(erased.delegates)} sessions of delegates" if erased.delegates else ""
     kept = f"; {erased.kept_steps} steps that forks need stay" if erased.kept_steps else ""
-    click.echo(f"erased session {session}{more}{kept}; tombstone {erased.tombstone.id}")
+    sent = f"; removed {', '.join(erased.schedules)}, which sent messages to it" if erased.schedules else ""
+    click.echo(f"erased session {session}{more}{kept}{sent}; tombstone {erased.tombstone.id}")

@@ -1,13 +1,12 @@
 """``perdure dev``: the embedded server, its UI, a worker and the HTTP gateway, together until Ctrl+C."""
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -16,7 +15,9 @@ from perdure.cli.errors import CliError, MistakeError
 from perdure.cli.gateway import DEFAULT_GATEWAY_PORT, GatewayProcess
 from perdure.cli.render import clean
 from perdure.cli.server import DEFAULT_PORT, DEFAULT_UI_PORT, EmbeddedServer, ServerOptions, check_port, wait_process
+from perdure.cli.watched import WatchedFiles
 from perdure.cli.worker import (
+    SAID,
     LoadedAgent,
     WorkerProcess,
     find_missing_keys,
@@ -26,6 +27,7 @@ from perdure.cli.worker import (
     replay_option,
     variables,
     wait_before_start,
+    with_port,
     worker_arguments,
 )
 from perdure.client.connect import load_config
@@ -33,53 +35,6 @@ from perdure.local_files import FILE, FOLDER, AlreadyRunningError, DevAddresses,
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings, load_settings, prepare_recordings, secrets_of
 from perdure.store.database import Address
-
-IGNORED = (".perdure", "venv", "site-packages", "build", "dist")
-"""Folders that are not looked into, beside those that watchfiles leaves out: ``.git``, ``.venv``, ``__pycache__`` …"""
-
-
-@dataclass(frozen=True)
-class WatchedFiles:
-    """What is watched.
-
-    Attributes:
-        folders: With all folders below them.
-        data: Files with agents in YAML or JSON; tools may write others of their kind at any time.
-    """
-
-    folders: tuple[Path, ...]
-    data: frozenset[Path]
-
-    @classmethod
-    def of(cls, sources: Iterable[str]) -> "WatchedFiles":
-        """The files of these modules and files with agents."""
-        if find_spec("watchfiles") is None:
-            raise MistakeError("--reload needs watchfiles, which is not installed; pip install 'perdure[worker]'")
-        here = Path.cwd()
-        files = [Path(source).resolve() for source in sources if Path(source).suffix]
-        beside = {file.parent for file in files if file.is_file() and not file.is_relative_to(here)}
-        return cls((here, *sorted(beside)), frozenset(file for file in files if file.suffix != ".py"))
-
-    def is_one(self, path: Path) -> bool:
-        """Whether the worker has to start anew when this file is saved."""
-        return path.suffix == ".py" or path.name == "SKILL.md" or path in self.data
-
-    async def watch(self) -> AsyncIterator[list[str]]:
-        """The names of files that were saved, made or removed, each time some were.
-
-        Raises:
-            OSError: The system cannot watch so many.
-        """
-        # Loaded for --reload alone.
-        from watchfiles import Change, DefaultFilter, awatch  # noqa: PLC0415 # pyright: ignore[reportUnknownVariableType]
-
-        known = DefaultFilter(ignore_dirs=(*DefaultFilter.ignore_dirs, *IGNORED))
-
-        def wanted(change: Change, path: str) -> bool:
-            return known(change, path) and self.is_one(Path(path))
-
-        async for changes in awatch(*self.folders, watch_filter=wanted):
-            yield sorted({Path(path).name for _, path in changes})
 
 
 @click.command("dev")
@@ -108,7 +63,7 @@ class WatchedFiles:
 @click.option("--headless", is_flag=True, help="Start no UI, and no gateway unless --gateway-port is given.")
 @record_option
 @replay_option
-def dev_command(  # noqa: PLR0913  # one for each option of the command line
+def dev_command(
     *,
     agents: tuple[str, ...],
     reload: bool,
@@ -131,8 +86,7 @@ def dev_command(  # noqa: PLR0913  # one for each option of the command line
     settings = load_settings(of_folder=False)
     changes: dict[str, object] = {**recording_settings(record, replay)}
     if metrics_port is not None:
-        host = settings.metrics_address.rpartition(":")[0] or "127.0.0.1"
-        changes["metrics_address"] = f"{host}:{metrics_port}"
+        changes["metrics_address"] = with_port(settings.metrics_address, metrics_port)
     settings = settings.model_copy(update=changes)
     prepare_recordings(settings)
     sources = agents or settings.agents
@@ -149,13 +103,13 @@ def dev_command(  # noqa: PLR0913  # one for each option of the command line
 
 
 def codec_endpoint_of(settings: Settings, gateway_port: int | None) -> str | None:
-    """Where the UI has what is encrypted decrypted: at the gateway beside it. None without keys, or without one."""
+    """Address at which the UI has payloads decrypted: the gateway beside it. None without keys, or without one."""
     has_keys = settings.encryption_keys or settings.encryption_keys_file is not None
     return f"http://127.0.0.1:{gateway_port}/codec" if has_keys and gateway_port is not None else None
 
 
 def codec_variables_of(options: ServerOptions, settings: Settings) -> dict[str, str]:
-    """What lets the pages of this UI, and no others, have the gateway decrypt."""
+    """Variables that let the pages of this UI, and no others, have the gateway decrypt."""
     if options.codec_endpoint is None:
         return {}
     ours = [f"http://{name}:{options.ui_port}" for name in ("localhost", "127.0.0.1")]
@@ -163,8 +117,14 @@ def codec_variables_of(options: ServerOptions, settings: Settings) -> dict[str, 
 
 
 def address_variables_of(address: str) -> dict[str, str]:
-    """What leads a process to this server, and keeps it from a profile that the user has for a cluster."""
+    """Variables that lead a process to this server, and keep it from a profile that the user has for a cluster."""
     return {"TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
+
+
+def say(line: str) -> None:
+    """Print a line if somebody still reads them: a closed terminal neither ends the work nor keeps it."""
+    with contextlib.suppress(OSError):
+        click.echo(line)
 
 
 class Dev:
@@ -189,18 +149,15 @@ class Dev:
         self._deaths = 0
         self._told: tuple[str, list[str]] = ("", [])
         self._secrets = secrets_of()
-        self._environment = self._worker_environment()
-        of_gateway = self._environment | codec_variables_of(options, settings)
-        self._gateway = (
-            None if gateway_port is None else GatewayProcess(gateway_port, of_gateway, FOLDER / "gateway.log")
-        )
-
-    def _worker_environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
         names = ("store_url", "task_queue", "metrics_address", "recordings", "recording_mode")
         chosen = {name: getattr(self._settings, name) for name in names}
         ours = variables({name: value for name, value in chosen.items() if value is not None})
-        return kept | ours | address_variables_of(self._server.address)
+        self._environment = kept | ours | address_variables_of(self._server.address)
+        of_gateway = self._environment | codec_variables_of(options, settings)
+        self._gateway = (
+            None if gateway_port is None else GatewayProcess(gateway_port, of_gateway, FOLDER / "gateway.log")
+        )
 
     async def run(self) -> None:
         """Start both, and keep them until a stop is asked for."""
@@ -211,7 +168,9 @@ class Dev:
             except AlreadyRunningError as error:
                 raise MistakeError(str(error)) from None
             check_port(self._server.options.port, "--port")
-            _check_metrics_port(self._settings)
+            _, _, port = self._settings.metrics_address.rpartition(":")
+            if port.isdigit():
+                check_port(int(port), "--metrics-port")
             if self._gateway is not None:
                 check_port(self._gateway.port, "--gateway-port")
             if self._watched is not None:
@@ -220,7 +179,7 @@ class Dev:
             if await self._stop.interrupts(self._load()):
                 return
             stack.push_async_callback(self._server.stop)
-            if await self._stop.interrupts(self._server.start()):
+            if await self._stop.interrupts(self._server.start(self._say)):
                 return
             file.write(self._addresses())
             stack.push_async_callback(self._stop_worker)
@@ -245,19 +204,27 @@ class Dev:
 
     async def _begin(self) -> None:
         """Start the worker if its agents were loaded, and say where everything is."""
+        is_ready = False
         if self._agents:
             self._worker = self._start_worker()
-            is_ready = await self._worker.is_ready(self._settings.metrics_address)
-            if not is_ready and self._watched is None:
-                raise CliError(self._death_of(self._worker))
+            is_ready = await self._is_ready(self._worker)
+            if self._worker.has_ended and self._watched is None:
+                # The worker's own words, if it has said why it cannot start.
+                lines = self._worker.last_lines()
+                if lines and lines[-1].startswith(SAID):
+                    raise CliError(lines[-1].removeprefix(SAID), self._worker.process.returncode)
+                text = " | ".join(lines) or "it wrote nothing"
+                raise CliError(f"the worker {self._worker.death()}: {text}; see {self._worker.log}")
+            if self._server.returncode is not None:
+                return
             if is_ready and self._gateway is not None:
-                await self._gateway.wait_until_ready()
-        self._say_where()
+                await self._unless_event(self._gateway.wait_until_ready(self._say))
+        self._say_where(is_ready=is_ready)
 
     async def _load(self) -> bool:
         """Load the agents and name them; where files are watched, a mistake in them is told and waited for."""
         try:
-            agents = await load_agents(self._command, self._environment)
+            agents = await self._load_saved()
         except CliError as error:
             if self._watched is None:
                 raise
@@ -269,7 +236,24 @@ class Dev:
         if self._settings.recording_mode != "replay":  # then no model is called
             for sentence in find_missing_keys(agents):
                 self._say(f"{'missing':8} {sentence}; set it and start 'perdure dev' again")
+        for agent in agents:
+            for sentence in agent.unknown_providers:
+                self._say(f"{'unknown':8} agent {agent.name}: {sentence}")
         return True
+
+    async def _load_saved(self) -> tuple[LoadedAgent, ...]:
+        """Load the agents; what is saved meanwhile is loaded instead."""
+        while True:
+            self._saved.clear()
+            loading = asyncio.create_task(load_agents(self._command, self._environment, self._say))
+            saved = asyncio.create_task(self._saved.wait())
+            try:
+                await asyncio.wait({loading, saved}, return_when=asyncio.FIRST_COMPLETED)
+                if loading.done():
+                    return await loading
+            finally:
+                loading.cancel()
+                saved.cancel()
 
     def _start_worker(self) -> WorkerProcess:
         return WorkerProcess(self._command, self._environment, FOLDER / "worker.log")
@@ -328,11 +312,23 @@ class Dev:
         await self._stop.interrupts(self._say_ready(self._worker))
 
     async def _say_ready(self, worker: WorkerProcess) -> None:
+        if await self._is_ready(worker):
+            self._say("✓ a worker is ready")
+
+    async def _is_ready(self, worker: WorkerProcess) -> bool:
+        """Wait until the worker is ready, has ended, or something else comes first: a saved file, the server's end."""
+        ready = worker.is_ready(self._settings.metrics_address, self._say)
+        return bool(await self._unless_event(ready))
+
+    async def _unless_event(self, work: Coroutine[None, None, object]) -> object:
+        """Return the work's result; None if a stop, the end of the server or the worker, or a saved file came first."""
+        working, event = asyncio.create_task(work), asyncio.create_task(self._wait_for_event())
         try:
-            if await worker.is_ready(self._settings.metrics_address):
-                self._say("✓ a worker is ready")
-        except CliError as error:
-            self._say(f"✗ {error.message}")
+            await asyncio.wait({working, event}, return_when=asyncio.FIRST_COMPLETED)
+            return await working if working.done() else None
+        finally:
+            working.cancel()
+            event.cancel()
 
     async def _reload(self) -> None:
         """Try the saved files first: the old worker goes on unless they load."""
@@ -356,14 +352,10 @@ class Dev:
         except (OSError, RuntimeError) as error:
             self._say(f"✗ files cannot be watched any more: {error}; set WATCHFILES_FORCE_POLLING=1 and start again")
 
-    def _death_of(self, worker: WorkerProcess) -> str:
-        lines = " | ".join(worker.last_lines())
-        return f"the worker {worker.death()}: {lines or 'it wrote nothing'}; see {worker.log}"
-
     def _say(self, text: str) -> None:
-        click.echo(clean(redact_text(text, self._secrets)))
+        say(clean(redact_text(text, self._secrets)))
 
-    def _say_where(self) -> None:
+    def _say_where(self, *, is_ready: bool) -> None:
         address = Address(self._settings.store_url)
         rows = [("server", self._server.address), ("UI", self._server.ui_url or "off"), ("store", str(address))]
         if self._gateway is not None:
@@ -377,7 +369,7 @@ class Dev:
             self._say(f"{FILE} holds no password: set PERDURE_STORE_URL for other verbs, too")
         wanted = address_variables_of(self._server.address) if _is_led_elsewhere(self._server) else {}
         prefix = "".join(f"{name}={value} " for name, value in wanted.items())
-        if self._worker is None or self._worker.has_ended:
+        if not is_ready:
             self._say("\nno worker runs yet: waiting for the next save")
         else:
             name = self._agents[0].name if self._agents else "AGENT"
@@ -409,9 +401,9 @@ class _Stop:
     def _note_signal(self) -> None:
         if self.asked.is_set():
             self.insisted.set()
-        else:
-            click.echo("stopping: the worker first, then the server; press Ctrl+C again to stop at once")
-            self.asked.set()
+            return
+        self.asked.set()
+        say("stopping: the worker first, then the server; press Ctrl+C again to stop at once")
 
     async def interrupts(self, work: Coroutine[None, None, object]) -> bool:
         """Do the work unless a stop is asked for first; then the work is cancelled, and this is True."""
@@ -427,12 +419,6 @@ class _Stop:
         task.cancel()
         await asyncio.wait({task})
         return True
-
-
-def _check_metrics_port(settings: Settings) -> None:
-    _, _, port = settings.metrics_address.rpartition(":")
-    if port.isdigit():
-        check_port(int(port), "--metrics-port")
 
 
 def _is_led_elsewhere(server: EmbeddedServer) -> bool:

@@ -1,4 +1,4 @@
-"""``perdure doctor`` and ``setup``: check what a turn needs, say how to fix it, and register search attributes.
+"""``perdure doctor``: check what a turn needs, and say how to fix it.
 
 The checks of the server and of the store do not wait for each other, and one deadline bounds both. Long, because each
 check says what it found, and what to do, in its own words.
@@ -20,27 +20,37 @@ from pathlib import Path
 
 import click
 from pydantic import ValidationError
-from temporalio.api.enums.v1 import IndexedValueType
-from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.cli.connection import describe, open_store, with_client
+from perdure.cli.connection import describe, open_store, views_of
 from perdure.cli.errors import CliError, ExitCode
+from perdure.cli.findings import Finding
 from perdure.cli.gateway import gateway_url, readiness_of
-from perdure.cli.live import print_json, show
+from perdure.cli.keys import ask_fleet, ask_keys
+from perdure.cli.output import print_json, show
 from perdure.cli.render import Line, Tone, clean, to_one_line
 from perdure.cli.rules import find_unknown_metrics
-from perdure.cli.waits import list_running_turns
+from perdure.cli.setup import find_missing_attributes
+from perdure.cli.store import ask_sweeps
 from perdure.cli.worker import USUAL_KEYS
 from perdure.client import Client, ClientError
 from perdure.client.connect import CONNECT_TIMEOUT, address_source, connect, load_config, make_converter, rpc_errors
 from perdure.client.encryption import load_keyring
 from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
-from perdure.client.read import closures
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
-from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
 from perdure.contracts.queues import Role
+from perdure.libraries import (
+    NAMES,
+    LibraryMismatchError,
+    advice_for,
+    check_libraries,
+    describe_unknown_provider,
+    find_untested,
+    release_of,
+    releases_that_fit,
+)
+from perdure.security.credentials import mask_addresses
 from perdure.security.redaction import redact_text
 from perdure.settings import PREFIX, Settings, SettingsError, folder_settings, secrets_of
 from perdure.store import Store
@@ -49,85 +59,16 @@ from perdure.store.errors import StoreError
 from perdure.store.migrate import read_schema
 from perdure.store.records import RegisteredAgent
 
-_TYPES = {
-    "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
-    "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
-    "Double": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
-}
-
-
-@click.command("setup")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def setup_command(*, as_json: bool) -> None:
-    """Register perdure's search attributes in the namespace. Running it again changes nothing.
-
-    On Temporal Cloud, add them in its console or with tcld instead. With --json the object has registered: the names
-    that were missing.
-    """
-    added = with_client(register, store=False)
-    if as_json:
-        print_json({"registered": list(added)})
-        return
-    click.echo(f"registered {', '.join(added)}" if added else "all search attributes are registered already")
-
-
-async def register(client: Client) -> list[str]:
-    """Add the search attributes that are missing, and return their names."""
-    missing = await find_missing_attributes(client)
-    if missing:
-        request = AddSearchAttributesRequest(namespace=client.temporal.namespace, search_attributes=missing)
-        with rpc_errors():
-            await client.temporal.operator_service.add_search_attributes(request, retry=True)
-    return sorted(missing)
-
-
-async def find_missing_attributes(client: Client) -> dict[str, IndexedValueType.ValueType]:
-    """The search attributes that the namespace lacks, with their types."""
-    request = ListSearchAttributesRequest(namespace=client.temporal.namespace)
-    with rpc_errors():
-        listed = await client.temporal.operator_service.list_search_attributes(request, retry=True)
-    wanted = {str(name): _TYPES[kind] for name, kind in SEARCH_ATTRIBUTE_TYPES.items()}
-    there = listed.custom_attributes
-    other = [
-        f"{name} ({kind})"
-        for name, kind in SEARCH_ATTRIBUTE_TYPES.items()
-        if there.get(name, wanted[name]) != wanted[name]
-    ]
-    if other:
-        fix = "remove them, or set PERDURE_SEARCH_ATTRIBUTES=off"
-        raise CliError(f"search attributes that must be of another type: {', '.join(sorted(other))}; {fix}")
-    return {name: kind for name, kind in wanted.items() if name not in there}
-
-
 SHOWN_TURNS = 5
 """Turns that one line names."""
 
 _SAID = re.compile(r'(?:message|error): "([^"]*)"')
-"""Where the Temporal client's texts hold what the other end, or the system, said."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What one check found.
-
-    Attributes:
-        ok: Whether all is well; None if it could not be checked, or is no more than a hint.
-        fix: What to do, where there is something to do.
-        code: The exit code that a check that failed asks for.
-        version: Of what was checked, where it has one.
-    """
-
-    check: str
-    ok: bool | None
-    text: str
-    fix: str = ""
-    code: ExitCode = ExitCode.ERROR
-    version: str = ""
+"""Message of the other end, or of the system, within the Temporal client's texts."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where Temporal's own settings lead, and the key they hold."""
+    """Address and key in Temporal's own settings."""
 
     address: str
     api_key: str
@@ -187,7 +128,10 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
     try:
         keyring = load_keyring(settings)
         client = Client(await connect(make_converter(keyring)), settings)
-        yield await _server(client, cluster)
+        with rpc_errors():
+            info = await client.temporal.workflow_service.get_system_info(GetSystemInfoRequest(), retry=True)
+        text = f"Temporal server {info.server_version} answers at {cluster.address}"
+        yield Finding(check="server", ok=True, text=text, version=info.server_version)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor was asked for
         yield _describe_no_connection(error)
         for finding in _skip_checks("the server cannot be asked", *later):
@@ -203,17 +147,12 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
     yield await _try_check("worker", _worker(client))
     if (roles := await find_missing_roles(client)) is not None:
         yield roles
-    # Loaded here: it makes findings of the doctor's.
-    from perdure.cli.keys import ask_fleet  # noqa: PLC0415
-
     if (keys := await ask_fleet(client, keyring)) is not None:
         yield keys
-    with contextlib.suppress(CliError, StoreError):  # told by another check
-        if (stores := await _stores_of_workers(client)) is not None:
-            yield stores
-    with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
-        if (turns := await _find_closed_turns(client)) is not None:
-            yield turns
+    for ask in (_stores_of_workers, _find_closed_turns, ask_sweeps):
+        with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
+            if (found := await ask(client)) is not None:
+                yield found
     with contextlib.suppress(ClientError):
         for finding in await _find_standing_turns(client):
             yield finding
@@ -223,6 +162,13 @@ async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
     """Whether the store can be read, which agents are registered in it, and the keys their models need."""
     try:
         async with open_store(settings) as store:
+            try:
+                await store.check_writes()
+            except StoreError as error:
+                yield finding_of_error("store", error)
+            else:  # told before checks that a store in trouble makes slow
+                schema = await asyncio.to_thread(read_schema, settings.store_url)
+                yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {schema.applied}")
             agents, blocks = await store.agents(), await store.blocks()
             rings = await store.doorbell.answers()
             artifacts = await _look_at_artifacts(settings, store)
@@ -232,8 +178,6 @@ async def ask_store(settings: Settings) -> AsyncIterator[Finding]:
         for finding in _skip_checks("the store cannot be read", "agents", "keys"):
             yield finding
         return
-    schema = await asyncio.to_thread(read_schema, settings.store_url)
-    yield Finding(check="store", ok=True, text=f"{Address(settings.store_url)}, schema {schema.applied}")
     if not rings:
         fix = (
             "set PERDURE_LISTEN_URL to its address without the pool; until then, followers look for events every second"
@@ -288,6 +232,21 @@ async def ask_gateway(settings: Settings) -> AsyncIterator[Finding]:
         yield Finding(check="gateway", ok=False, text=f"{url}: {said}", fix=fix, code=ExitCode.UNREACHABLE)
 
 
+def look_at_libraries() -> Iterator[Finding]:
+    """Whether the libraries are as perdure expects them. litellm's names are left to a worker: it loads for seconds."""
+    try:
+        check_libraries(name for name in NAMES if name.library != "litellm" and release_of(name.library))
+    except LibraryMismatchError as error:
+        text, _, fix = str(error).partition("; ")
+        yield _make_finding("libraries", text, fix)
+    untested = dict.fromkeys(find_untested())
+    for library in untested:
+        text = f"{library} {release_of(library)} is outside of the tested releases, {releases_that_fit(library)}"
+        yield Finding(check="libraries", ok=None, text=text, fix=advice_for(library))
+    if not untested:
+        yield Finding(check="libraries", ok=True, text="all are of tested releases")
+
+
 def look_at_agents(agents: Iterable[RegisteredAgent]) -> Iterator[Finding]:
     """The agents that are registered, and a hint on the key of each provider of their models."""
     models = {agent.name: agent.model for agent in agents}
@@ -302,6 +261,9 @@ def look_at_agents(agents: Iterable[RegisteredAgent]) -> Iterator[Finding]:
 
 def _key(provider: str) -> Finding:
     names = USUAL_KEYS.get(provider)
+    if provider and (problem := describe_unknown_provider(provider)):
+        fix = "correct the agent's model; a provider of your own is known to the workers that register it only"
+        return Finding(check="keys", ok=None, text=problem, fix=fix)
     if names is None:
         unknown = f"{provider}: perdure does not know which variable holds its key"
         text = unknown if provider else "a model has no provider in its name, as openai/ in openai/gpt-4o"
@@ -312,13 +274,6 @@ def _key(provider: str) -> Finding:
         return Finding(check="keys", ok=True, text=f"{provider}: {there} is set here; workers read their own")
     text = f"{provider}: {' or '.join(names)} is not set here; workers read their own"
     return Finding(check="keys", ok=None, text=text, fix=f"make sure that {names[0]} is set where the worker starts")
-
-
-async def _server(client: Client, cluster: Cluster) -> Finding:
-    with rpc_errors():
-        info = await client.temporal.workflow_service.get_system_info(GetSystemInfoRequest(), retry=True)
-    text = f"Temporal server {info.server_version} answers at {cluster.address}"
-    return Finding(check="server", ok=True, text=text, version=info.server_version)
 
 
 async def _namespace(client: Client) -> Finding:
@@ -394,7 +349,7 @@ async def _stores_of_workers(client: Client) -> Finding | None:
 async def _find_closed_turns(client: Client) -> Finding | None:
     """Open turns whose workflow Temporal has ended, with the command that goes on; None if there are none."""
     async with open_store(client.settings) as store:
-        ended = await closures(client.temporal, await store.open_runs())
+        ended = await views_of(store, client).closed_turns()
     if not ended:
         return None
     shown = ", ".join(f"{name} ({closure.how})" for name, closure in list(ended.items())[:SHOWN_TURNS])
@@ -406,7 +361,7 @@ async def _find_closed_turns(client: Client) -> Finding | None:
 
 async def _find_standing_turns(client: Client) -> list[Finding]:
     """The turns of the task queue that stand still until somebody acts, and by cause how many others wait."""
-    waits = await client.waits(await list_running_turns(client.temporal, client.settings.task_queue))
+    waits = await client.waits(await client.views.running_sessions())
     stuck = {session: wait for session, wait in waits.items() if wait.is_stuck}
     # A caller that waits for one of these delegates has nothing to add.
     shown = {session: wait for session, wait in stuck.items() if wait.session == session or wait.session not in stuck}
@@ -444,7 +399,7 @@ def finding_of_error(check: str, error: Exception) -> Finding:
 
 
 def _describe_no_connection(error: Exception) -> Finding:
-    """Why the server was not reached, with what the system or the other end said."""
+    """Describe why the server was not reached, with what the system or the other end said."""
     text, _, fix = str(error).partition("; ")
     said = _SAID.findall(str(error.__cause__)) if isinstance(error, ServerUnreachableError) else []
     if not said:
@@ -462,7 +417,7 @@ def _skip_checks(why: str, *checks: str) -> Iterator[Finding]:
 
 
 PATIENCE = max(CONNECT_TIMEOUT, BUSY_TIMEOUT) + timedelta(seconds=1)
-"""How long the answers of server and store may take together: as long as a connection, and a moment to report it."""
+"""Longest time for the answers of server and store together: as long as a connection, and a moment to report it."""
 
 KEYS_PATIENCE = timedelta(seconds=60)
 """The same where histories are read."""
@@ -500,7 +455,7 @@ def doctor_command(ctx: click.Context, *, keys: bool, as_json: bool, rules: tupl
     )
     versions = {
         "perdure": version("perdure"),
-        "temporalio": version("temporalio"),
+        **{name: release for name in ("temporalio", "litellm", "openai", "mcp") if (release := release_of(name))},
         "python": platform.python_version(),
         "server": next((finding.version for finding in findings if finding.version), None),
     }
@@ -545,14 +500,17 @@ def examine(deadline: float, *, keys: bool = False) -> list[Finding]:
         Asking("gateway", ask_gateway(settings), fix="check PERDURE_GATEWAY_ADDRESS and the network"),
     ]
     if keys:
-        from perdure.cli.keys import ask_keys  # noqa: PLC0415 - as above
-
         asked.append(Asking("encryption", ask_keys(settings), fix="check TEMPORAL_ADDRESS, TLS and the network"))
-    found = [*found, temporal, *(finding for asking in asked for finding in asking.collect(deadline))]
+    found = [
+        *look_at_libraries(),
+        *found,
+        temporal,
+        *(finding for asking in asked for finding in asking.collect(deadline)),
+    ]
     secrets = secrets_of() | {cluster.api_key if cluster is not None else ""}
 
     def shown(text: str) -> str:
-        return to_one_line(redact_text(text, secrets))
+        return to_one_line(mask_addresses(redact_text(text, secrets)))
 
     return [replace(finding, text=shown(finding.text), fix=shown(finding.fix)) for finding in found]
 
@@ -576,7 +534,7 @@ class Asking:
             self._found.append(finding_of_error(self._name, error))
 
     def collect(self, deadline: float) -> list[Finding]:
-        """What the checks have found by then; if they are not done, that is a finding too."""
+        """Collect the findings by the deadline; checks that are not done by then are a finding too."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         late = self._thread.is_alive()
         found = list(self._found)

@@ -6,10 +6,11 @@ from typing import IO, Any
 import click
 
 from perdure.cli.render import to_one_line
+from perdure.security.credentials import mask_addresses
 
 
 class ExitCode(IntEnum):
-    """What ``perdure`` returns to its caller."""
+    """Exit code of ``perdure``."""
 
     FINISHED = 0
     ERROR = 1
@@ -33,7 +34,7 @@ class CliError(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the one line."""
-        click.echo(f"perdure: {self.message}", file=file, err=file is None)
+        click.echo(f"perdure: {mask_addresses(self.message)}", file=file, err=file is None)
 
 
 class MistakeError(CliError):

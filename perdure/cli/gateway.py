@@ -15,10 +15,11 @@ from pathlib import Path
 import click
 
 from perdure.cli.connection import connect
-from perdure.cli.errors import CliError, MistakeError
+from perdure.cli.errors import MistakeError
 from perdure.cli.server import wait_process
 from perdure.cli.worker import POLL, WorkerProcess, wait_before_start
 from perdure.client import Client
+from perdure.libraries import NAMES, LibraryMismatchError, check_libraries
 from perdure.local_files import find
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings, is_set, load_settings, secrets_of
@@ -28,10 +29,10 @@ DEFAULT_GATEWAY_PORT = 8234
 """The gateway's port on this machine, unless another is chosen."""
 
 PROBE_SECONDS = 8.0
-"""How long a gateway may take to say whether it is ready: it asks the server and the store."""
+"""Longest time until a gateway says whether it is ready: it asks the server and the store."""
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-"""What the extra ``gateway`` brings."""
+"""Modules that the extra ``gateway`` brings."""
 
 
 def check_installed() -> None:
@@ -59,14 +60,19 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
     stderr, with an audit line for each action.
 
     Without PERDURE_GATEWAY_TOKENS_FILE or PERDURE_GATEWAY_TOKENS, the gateway listens on this machine only, and every
-    caller is admin of the default tenant.
+    caller is admin of all tenants.
     """
     if ctx.invoked_subcommand is not None:
         return
     check_installed()
+    try:
+        check_libraries(name for name in NAMES if name.library == "uvicorn")
+    except LibraryMismatchError as error:
+        raise MistakeError(str(error)) from error
     # Loaded here: no other verb needs them, and a client's installation has none of them.
     from perdure.gateway.app import create_app  # noqa: PLC0415
     from perdure.gateway.audit import configure_logging  # noqa: PLC0415
+    from perdure.gateway.connections import Room, count_room, raise_file_limit  # noqa: PLC0415
     from perdure.gateway.serve import GatewayServer, bind  # noqa: PLC0415
     from perdure.gateway.tokens import load_tokens  # noqa: PLC0415
 
@@ -75,10 +81,13 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
     where = address or settings.gateway_address
     listener = bind(where, has_tokens=load_tokens(settings) is not None)
     configure_logging(settings.log_level, secrets)
+    files = raise_file_limit()
     tracing = Tracing.started("perdure-gateway", lambda text: redact_text(text, secrets))
 
     async def serve(client: Client) -> None:
-        server = GatewayServer(create_app(client, tracing), grace=settings.shutdown_grace.total_seconds())
+        app, grace = create_app(client, tracing), settings.shutdown_grace.total_seconds()
+        room = Room(count_room(settings.gateway_max_connections, files))
+        server = GatewayServer(app, grace=grace, room=room, proxies=settings.gateway_proxies)
         host, port = listener.getsockname()[:2]
         click.echo(f"gateway  http://{f'[{host}]' if ':' in host else host}:{port}")
         await server.serve([listener])
@@ -116,7 +125,7 @@ def token_command(*, name: str, tenant: str, scopes: tuple[str, ...]) -> None:
     Example: perdure gateway token ci --scope run >> tokens
     """
     check_installed()
-    from perdure.gateway.access import Scope  # noqa: PLC0415 - as above
+    from perdure.gateway.callers import Scope  # noqa: PLC0415 - as above
     from perdure.gateway.tokens import make_token  # noqa: PLC0415 - as above
 
     token, line = make_token(name, tenant, [Scope(scope) for scope in scopes])
@@ -125,7 +134,7 @@ def token_command(*, name: str, tenant: str, scopes: tuple[str, ...]) -> None:
 
 
 def gateway_url(settings: Settings) -> str | None:
-    """Where a gateway is said to be: by PERDURE_GATEWAY_ADDRESS, or by ``perdure dev`` here; None if by neither."""
+    """Address of the gateway: from PERDURE_GATEWAY_ADDRESS, or from ``perdure dev`` here; None if neither names one."""
     if is_set("gateway_address"):
         return f"http://{settings.gateway_address}"
     file = find()
@@ -133,7 +142,7 @@ def gateway_url(settings: Settings) -> str | None:
 
 
 def readiness_of(url: str) -> str:
-    """What a gateway says of itself: ``ready``, or what does not answer, itself included."""
+    """State of a gateway: ``ready``, or the names of those that do not answer, itself included."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=PROBE_SECONDS) as reply:  # noqa: S310 - http, by the caller
             said: bytes = reply.read(10_000)
@@ -170,12 +179,11 @@ class GatewayProcess:
             say(f"✗ the gateway {process.death()}; see {self._log}; another one starts in {wait.total_seconds():.0f} s")
             await asyncio.sleep(wait.total_seconds())
 
-    async def wait_until_ready(self) -> None:
-        """Wait until it answers; one that has died, or takes too long, is told of by who keeps it."""
+    async def wait_until_ready(self, say: Callable[[str], None]) -> None:
+        """Wait until it answers; one that has died is told of by who keeps it."""
         while self._process is None:  # noqa: ASYNC110 - it begins once another process has made the store
             await asyncio.sleep(POLL.total_seconds())
-        with contextlib.suppress(CliError):
-            await self._process.is_ready(f"127.0.0.1:{self.port}")
+        await self._process.is_ready(f"127.0.0.1:{self.port}", say)
 
     async def stop(self, keeping: "asyncio.Task[None]", insisted: asyncio.Event) -> None:
         """Stop it, and the task that keeps it running."""

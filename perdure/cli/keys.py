@@ -12,14 +12,15 @@ from google.protobuf.message import Message
 from temporalio.api.common.v1 import Payload
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, DescribeScheduleRequest
 
-from perdure.cli.doctor import Finding
 from perdure.cli.errors import ExitCode
+from perdure.cli.findings import Finding
 from perdure.client import Client, KeysMismatchError
 from perdure.client.connect import connect, make_converter, rpc_errors
 from perdure.client.encryption import codec_of, key_id_of, load_keyring
 from perdure.client.worker_stores import check_keys, marks_of, worker_stores
 from perdure.contracts.errors import KeyringError
-from perdure.contracts.names import AGENT_TURN, SCHEDULE_PREFIX
+from perdure.contracts.ids import SCHEDULE_PREFIX
+from perdure.contracts.names import AGENT_TURN
 from perdure.security.keyring import Keyring
 from perdure.settings import ENCRYPTION_KEYS, Settings
 
@@ -52,13 +53,26 @@ async def ask_keys(settings: Settings) -> AsyncIterator[Finding]:
     """The oldest open turn decoded, and how often each key occurs in open turns and in schedules."""
     keyring = load_keyring(settings)
     temporal = await connect(make_converter(keyring))
-    runs = await _open_runs(temporal, settings.task_queue)
+    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Running" AND TaskQueue = "{settings.task_queue}"'
+    with rpc_errors():
+        runs = [run async for run in temporal.list_workflows(query, limit=MOST_TURNS)]
+    runs = sorted(runs, key=lambda run: run.start_time)[:READ_TURNS]
     turns: Counter[str] = Counter()
     for place, run in enumerate(runs):
-        found = [payload async for payload in _payloads_of_run(temporal, run)]
+        handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
+        with rpc_errors():
+            found = [payload async for event in handle.fetch_history_events() for payload in payloads_in(event)]
         turns.update({key_id_of(payload) or IN_PLAIN_TEXT for payload in found})
         if place == 0:
-            yield await _decode(temporal, run, found)
+            try:
+                await codec_of(temporal.data_converter).decode(found)
+            except KeyringError as error:
+                cause, _, fix = str(error).partition("; ")
+                text = f"the oldest open turn, {run.id}, cannot be read: {cause}"
+                yield Finding(check=CHECK, ok=False, text=text, fix=fix, code=ExitCode.USAGE)
+            else:
+                text = f"the oldest open turn, {run.id}, can be read: {len(found)} payloads"
+                yield Finding(check=CHECK, ok=True, text=text)
     if not runs:
         yield Finding(check=CHECK, ok=None, text="no turn is open, so no payload of one was decoded")
     schedules = await _keys_of_schedules(temporal)
@@ -70,38 +84,6 @@ async def ask_keys(settings: Settings) -> AsyncIterator[Finding]:
     yield Finding(
         check=CHECK, ok=None, text=f"closed runs hold the keys of their time until they are gone, after {days}"
     )
-
-
-async def _open_runs(temporal: temporalio.client.Client, queue: str) -> list[temporalio.client.WorkflowExecution]:
-    """The oldest open runs of the queue, the oldest one first."""
-    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Running" AND TaskQueue = "{queue}"'
-    with rpc_errors():
-        runs = [run async for run in temporal.list_workflows(query, limit=MOST_TURNS)]
-    return sorted(runs, key=lambda run: run.start_time)[:READ_TURNS]
-
-
-async def _payloads_of_run(
-    temporal: temporalio.client.Client, run: temporalio.client.WorkflowExecution
-) -> AsyncIterator[Payload]:
-    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
-    with rpc_errors():
-        async for event in handle.fetch_history_events():
-            for payload in payloads_in(event):
-                yield payload
-
-
-async def _decode(
-    temporal: temporalio.client.Client, run: temporalio.client.WorkflowExecution, found: list[Payload]
-) -> Finding:
-    """Whether each payload of the oldest open turn can be read here."""
-    codec = codec_of(temporal.data_converter)
-    try:
-        await codec.decode(found)
-    except KeyringError as error:
-        text, _, fix = str(error).partition("; ")
-        text = f"the oldest open turn, {run.id}, cannot be read: {text}"
-        return Finding(check=CHECK, ok=False, text=text, fix=fix, code=ExitCode.USAGE)
-    return Finding(check=CHECK, ok=True, text=f"the oldest open turn, {run.id}, can be read: {len(found)} payloads")
 
 
 async def _keys_of_schedules(temporal: temporalio.client.Client) -> dict[str, set[str]]:
@@ -121,7 +103,7 @@ async def _keys_of_schedules(temporal: temporalio.client.Client) -> dict[str, se
 
 
 def _finding_of_use(keyring: Keyring | None, turns: Counter[str], schedules: dict[str, set[str]], read: int) -> Finding:
-    """Where each key still occurs, and which of ours could go."""
+    """Describe where each key still occurs, and which of ours could go."""
     ids = keyring.ids if keyring is not None else ()
     used = sorted(turns.keys() | schedules.keys())
     parts = [f"{name}: {turns[name]} of {read} open turns, {len(schedules.get(name, ()))} schedules" for name in used]

@@ -1,29 +1,23 @@
-"""Following a turn on a terminal or in a pipe: its lines as they come, Ctrl+C, and the exit code of its end.
-
-Long, because printing, the live rows, delegates, Ctrl+C and the exit code share one turn that is followed.
-"""
+"""Following a turn on a terminal or in a pipe: its lines as they come, Ctrl+C, and the exit code of its end."""
 
 import asyncio
 import contextlib
 import functools
 import logging
-import os
-import shutil
 import signal
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar, get_args
 
 import click
-from pydantic import BaseModel
 
 from perdure.cli.asking import Asking, Terminal, say_what_waits
 from perdure.cli.connection import ui_page
 from perdure.cli.errors import CliError, ExitCode, MistakeError, UnreachableError
+from perdure.cli.followed import Followed
+from perdure.cli.output import print_json, show
 from perdure.cli.progress import Progress, Screen, can_be_live
-from perdure.cli.render import Line, Tone, clean, table, to_one_line
+from perdure.cli.render import Line, Tone, clean, to_one_line
 from perdure.cli.waits import LOOK, Watch
 from perdure.client import Client, ClientError, EventsGoneError, ServerUnreachableError, Turn
 from perdure.client.patience import logger as client_log
@@ -37,22 +31,16 @@ from perdure.contracts.events import (
     Envelope,
     Names,
     ToolProgress,
-    event_type,
     is_called,
 )
-from perdure.contracts.input_requests import InputRequest
-from perdure.contracts.turns import StopReason, TurnResult, TurnStatus
-from perdure.contracts.values import to_json_line
+from perdure.contracts.turns import StopReason, TurnResult
 from perdure.store import StoreError, StoreUnavailableError
-
-Item = TypeVar("Item")
-Verb = TypeVar("Verb", bound=Callable[..., object])
 
 SECOND_PRESS = timedelta(seconds=3)
 """A second Ctrl+C within this time quits at once."""
 
 NUMBER_TIMEOUT = timedelta(seconds=10)
-"""How long ``--detach`` waits for the turn's number."""
+"""Longest time that ``--detach`` waits for the turn's number."""
 
 TICK = timedelta(milliseconds=200)
 """Between two looks of the live rows."""
@@ -71,128 +59,7 @@ EXIT_CODES: dict[str, ExitCode] = {
     "waiting_for_delegate": ExitCode.WAITING,
 }
 
-_COLOURS: dict[Tone, dict[str, str | bool]] = {
-    Tone.PLAIN: {},
-    Tone.HEAD: {"bold": True},
-    Tone.QUIET: {"dim": True},
-    Tone.GOOD: {"fg": "green"},
-    Tone.WARNING: {"fg": "yellow"},
-    Tone.BAD: {"fg": "red"},
-}
-
 _REFUSED_BY_CALLER = {ReasonCode.REQUEST_UNKNOWN_AGENT, ReasonCode.REQUEST_UNKNOWN_SESSION, ReasonCode.REQUEST_INVALID}
-
-
-class EventType(click.ParamType[str]):
-    """A type of events, by any of its names."""
-
-    name = "type"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name, if it is one of a type."""
-        try:
-            event_type(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
-
-
-only_types = click.option(
-    "--type",
-    "types",
-    type=EventType(),
-    multiple=True,
-    help="Only events of this type; may be repeated. A type is also known by its class: agent_error is also called "
-    "AgentError, and in Perstack's words errorRun or stopRunByError (docs/coming-from.md).",
-)
-"""The option that chooses among events."""
-
-type_names = click.option(
-    "--names",
-    type=click.Choice(get_args(Names)),
-    default="perdure",
-    help="With --json: whose names event types get. perdure: agent_error; dreadnode: AgentError; perstack: errorRun.",
-)
-"""The option that names the types of printed events."""
-
-
-with_deltas = click.option(
-    "--deltas",
-    "deltas",
-    is_flag=True,
-    help="With --json: also stream answers while they are written, one line of type delta for each piece. A terminal "
-    "without --json always shows them.",
-)
-"""The option that prints pieces of answers."""
-
-with_tree = click.option("--tree", is_flag=True, help="Also show the events of delegates, below their callers' events.")
-"""The option that shows delegates."""
-
-
-def refuse_types(types: Collection[str], where: str) -> None:
-    """Refuse the option where no events are printed."""
-    if types:
-        raise MistakeError(f"{where} prints no events that --type could choose from; leave one of the two out")
-
-
-def show(line: Line) -> None:
-    """Print a line without what steers a terminal, in colour on one unless ``NO_COLOR`` is set."""
-    click.echo(style_line(line), color=None if not os.environ.get("NO_COLOR") else False)
-
-
-def style_line(line: Line) -> str:
-    """The line in its colour, without what steers a terminal."""
-    return click.style(clean(line.text), **_COLOURS[line.tone])  # type: ignore[arg-type]
-
-
-def show_paged(rows: Sequence[Line]) -> None:
-    """Print lines; at a terminal that is too low for them, through the pager."""
-    if sys.stdout.isatty() and len(rows) >= shutil.get_terminal_size().lines:
-        plain = False if os.environ.get("NO_COLOR") else None
-        click.echo_via_pager((f"{style_line(row)}\n" for row in rows), color=plain)
-        return
-    for row in rows:
-        show(row)
-
-
-def columns() -> int | None:
-    """Width of the terminal; None where stdout is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], tones: Sequence[Tone] = ()) -> None:
-    """Print rows below their heads; as wide as the terminal, or whole where none is."""
-    for place, line in enumerate(table([[head.upper() for head in heads], *rows], columns())):
-        show(Line(line, Tone.QUIET if place == 0 else tones[place - 1] if tones else Tone.PLAIN))
-
-
-def print_json(value: object) -> None:
-    """Print one JSON object as one line; what steers a terminal and is left as it is by JSON is escaped."""
-    click.echo(to_json_line(value.model_dump(mode="json") if isinstance(value, BaseModel) else value))
-
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
-"""The option of a verb that lists."""
-
-
-def list_limit(text: str) -> Callable[[Verb], Verb]:
-    """The option ``--limit`` of a verb that lists, with this help: 50 unless told, 1,000 at most."""
-    return click.option(
-        "--limit", type=click.IntRange(min=1, max=1_000), default=50, show_default=True, metavar="N", help=text
-    )
-
-
-def print_list(
-    values: Sequence[Item], heads: Sequence[str], row: Callable[[Item], Sequence[str]], none: str, *, as_json: bool
-) -> None:
-    """Print each value as a line of JSON, or all as a table; ``none`` says in place of a table that it is empty."""
-    if as_json:
-        for value in values:
-            print_json(value)
-    elif values:
-        print_table(heads, [row(value) for value in values])
-    else:
-        click.echo(none)
 
 
 class Printer:
@@ -267,7 +134,7 @@ class Printer:
                 show(row)
 
     def note(self, text: str) -> None:
-        """Say something that is no event, on stderr."""
+        """Print a text beside the events, on stderr."""
         with self._print_above():
             click.echo(f"perdure: {to_one_line(text)}", err=True)
 
@@ -314,35 +181,6 @@ class Printer:
                 step, asked = self.progress.step, clock()
                 with contextlib.suppress(ClientError, StoreError):
                     self.progress.budget = await client.budget(session) or self.progress.budget
-
-
-class Followed(Protocol):
-    """What can be followed: a turn, or a session through its turns."""
-
-    @property
-    def session(self) -> str:
-        """The session's id."""
-        ...
-
-    def events(self, *, heartbeat: timedelta | None, deltas: bool) -> AsyncIterator[Envelope | Delta]:
-        """The events as they come, to the end, and pieces of answers if they are wanted."""
-        ...
-
-    async def status(self) -> TurnStatus | None:
-        """Where the running turn stands, if one runs and a worker can say."""
-        ...
-
-    async def requests(self) -> tuple[InputRequest, ...]:
-        """What the turn has stopped for."""
-        ...
-
-    async def result(self) -> TurnResult:
-        """How the turn ended, or was refused."""
-        ...
-
-    async def cancel(self, reason: str) -> bool:
-        """Have the turn stopped."""
-        ...
 
 
 async def follow(
@@ -501,7 +339,7 @@ async def detach(turn: Turn, *, as_json: bool) -> int:
 
 
 class _Presses:
-    """What Ctrl+C does: cancel or stop following at first, quit at the second press."""
+    """Presses of Ctrl+C: the first cancels or stops following, the second quits."""
 
     def __init__(self, turn: Followed, printer: Printer, following: "asyncio.Task[None]", *, cancels: bool) -> None:
         self.quit = False

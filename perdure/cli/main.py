@@ -7,7 +7,7 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from perdure.cli.errors import CliError, ExitCode, MistakeError
+from perdure.cli.errors import ExitCode, MistakeError
 
 VARIABLE = "_PERDURE_COMPLETE"
 """The variable by which a shell asks for completions."""
@@ -30,8 +30,11 @@ VERBS: dict[str, str] = {
     "inbox": "List what waits for people, over all sessions.",
     "answer": "Answer a question of a session.",
     "approve": "Approve a tool call that waits for approval.",
+    "approvals": "List a session's standing approvals.",
+    "revoke": "Revoke a standing approval.",
     "deny": "Deny a tool call, or decline a question.",
-    "resume": "Go on from a session's end, or from an earlier step.",
+    "submit": "Submit the result of a tool call that its caller runs.",
+    "resume": "Go on from a session's end or an earlier step, or with all that ended by an error.",
     "fork": "Start a new session from a step of another.",
     "compact": "Summarise a session's conversation between its turns.",
     "show": "Show the turns and the conversation of a session.",
@@ -52,15 +55,14 @@ VERBS: dict[str, str] = {
 """Each verb with the short help of the list; :func:`module` says where its command is."""
 
 _MODULES: dict[str, str] = {
-    **dict.fromkeys(("run", "send", "follow", "extend", "resume", "fork", "compact"), "run"),
+    **dict.fromkeys(("run", "send", "follow", "extend", "fork", "compact"), "run"),
     **dict.fromkeys(("cancel", "pause", "unpause", "block", "unblock", "blocks", "delete"), "control"),
-    **dict.fromkeys(("inbox", "answer", "approve", "deny"), "reply"),
+    **dict.fromkeys(("inbox", "answer", "approve", "approvals", "revoke", "deny", "submit"), "reply"),
     **dict.fromkeys(("show", "export", "artifact"), "show"),
     **dict.fromkeys(("list", "agents"), "list"),
     "errors": "reasons",
-    "setup": "doctor",
 }
-"""Where verbs are that have no module of their own; ``perdure.cli.errors`` are what the verbs raise."""
+"""Modules of the verbs that have no module of their own; ``perdure.cli.errors`` are what the verbs raise."""
 
 
 def module(verb: str) -> str:
@@ -82,7 +84,7 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module(cmd_name)), f"{cmd_name}_command")
         if os.environ.get(VARIABLE):
             # Loaded here: only a shell's prompt needs it.
-            from perdure.cli.completion import TYPES  # noqa: PLC0415
+            from perdure.cli.stored_names import TYPES  # noqa: PLC0415
 
             for parameter in command.params:
                 if parameter.type is click.STRING:
@@ -121,24 +123,19 @@ class LazyGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit):
             raise
         except Exception as error:
-            raise _expected(error) from error
+            # Loaded here, when there is an error to name: the client brings Temporal with it.
+            from perdure.cli.connection import describe  # noqa: PLC0415
+
+            described = describe(error)
+            if described is None:  # a bug
+                raise
+            raise described from error
 
 
 def _usage(error: click.UsageError) -> NoReturn:
     where = error.ctx.command_path if error.ctx is not None else "perdure"
     message = error.format_message().rstrip(".")
     raise MistakeError(f"{message[:1].lower()}{message[1:]}; see '{where} --help'") from error
-
-
-def _expected(error: Exception) -> CliError:
-    """The line for an error that the client, the store or the settings announce; others are bugs and go on."""
-    # Loaded here, when there is an error to name: the client brings Temporal with it.
-    from perdure.cli.connection import describe  # noqa: PLC0415
-
-    described = describe(error)
-    if described is None:
-        raise error
-    return described
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

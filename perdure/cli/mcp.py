@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import ipaddress
 import signal
 import socket
@@ -22,12 +21,13 @@ from perdure.agents.tool import Tool, tool
 from perdure.cli.connection import connect, describe
 from perdure.cli.errors import MistakeError, UnreachableError
 from perdure.client import Client, ClientError, RequestRefusedError, SessionIdleError, Turn
-from perdure.client.requests import Content, session_id
+from perdure.client.requests import Content
 from perdure.contracts.files import InlineFile
+from perdure.contracts.ids import Signed, slug_of
 from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.turns import RunState, TurnResult, TurnStatus, WhenBusy
 from perdure.contracts.values import JsonValue
-from perdure.mcp_server import McpMissingError, ServedCall, as_mcp, as_web_application
+from perdure.mcp_server import MISSING_SDK, ServedCall, as_web_application
 from perdure.settings import load_settings
 from perdure.store.errors import StoreError
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPENING = timedelta(seconds=10)
-"""How long a started turn may take until it has its number; without one, it is waited for by its session."""
+"""Longest time until a started turn has its number; without one, it is waited for by its session."""
 
 SHORTEST_PAUSE = timedelta(milliseconds=250)
 LONGEST_PAUSE = timedelta(seconds=5)
@@ -89,6 +89,7 @@ class Jobs:
             tool(self.answer),
             tool(self.approve),
             tool(self.deny),
+            tool(self.submit_result),
             tool(self.cancel),
             tool(self.transcript),
         ]
@@ -99,7 +100,7 @@ class Jobs:
 
     async def list_agents(self) -> Json:
         """List the agents that can be started, with what each is for."""
-        client = await self._get_client()
+        client = await self.get_client()
         about = {"name", "description", "model", "tools"}
         return {"agents": [agent.model_dump(mode="json", include=about) for agent in await client.agents()]}
 
@@ -114,10 +115,12 @@ class Jobs:
         files: Attached = (),
     ) -> Json:
         """Start a durable job: one turn of an agent. Returns its session and turn at once; wait returns the result."""
-        client = await self._get_client()
+        client = await self.get_client()
         await client.check_worker()
         if session is None and request_id is not None:
-            session = _session_of(agent, request_id, prompt)
+            # The same request has the same id, so that asking again begins no second job; another prompt is another.
+            store = await client.store()
+            session = await store.sign_id(Signed.KEY, "", slug_of(agent), (request_id, prompt))
         turn = await client.start(agent, _with_files(prompt, files), session=session, request_id=request_id)
         return await _begun_to_json(turn)
 
@@ -134,7 +137,7 @@ class Jobs:
         result says why the turn ended (stop_reason) and what the agent answered (output, or value). The job goes on
         even if you stop waiting.
         """
-        client = await self._get_client()
+        client = await self.get_client()
         awaited = await client.attach(session, turn)
         clock = asyncio.get_running_loop().time
         began, pause = clock(), SHORTEST_PAUSE.total_seconds()
@@ -152,8 +155,8 @@ class Jobs:
                 pause = min(pause * 2, LONGEST_PAUSE.total_seconds())
 
     async def status(self, session: Session) -> Json:
-        """Where a session stands now: the running turn's step, activity and requests, or the last turn's result."""
-        client = await self._get_client()
+        """Status of a session: the running turn's step, activity and requests, or the last turn's result."""
+        client = await self.get_client()
         try:
             status = await client.status(session)
         except SessionIdleError:
@@ -172,7 +175,7 @@ class Jobs:
         files: Attached = (),
     ) -> Json:
         """Send a message to a session. An idle one begins its next turn; a busy one does as when_busy says."""
-        client = await self._get_client()
+        client = await self.get_client()
         await client.check_worker()
         turn = await client.send(session, _with_files(prompt, files), when_busy=when_busy, request_id=request_id)
         return await _begun_to_json(turn)
@@ -187,7 +190,7 @@ class Jobs:
         by: Decider,
     ) -> Json:
         """Answer a question (needs: answer) that a session waits for. Then call wait again."""
-        client = await self._get_client()
+        client = await self.get_client()
         return _receipt(session, await client.answer(session, request, value, by=by))
 
     async def approve(
@@ -198,7 +201,7 @@ class Jobs:
         digest: Annotated[str, "The request's digest: the call then runs only if it still is what was shown."] = "",
     ) -> Json:
         """Let a tool call run (needs: approval). Only when a person has said so. Then call wait again."""
-        client = await self._get_client()
+        client = await self.get_client()
         return _receipt(session, await client.approve(session, request, by=by, digest=digest))
 
     async def deny(
@@ -209,8 +212,22 @@ class Jobs:
         reason: Annotated[str, "Why; the agent reads it."] = "",
     ) -> Json:
         """Refuse a tool call, or decline a question: the agent reads why and goes on. Then call wait again."""
-        client = await self._get_client()
+        client = await self.get_client()
         return _receipt(session, await client.deny(session, request, by=by, reason=reason))
+
+    async def submit_result(
+        self,
+        session: Session,
+        request: RequestOfPeople,
+        by: Decider,
+        value: Annotated[JsonValue, "The result: text, or other JSON."] = None,
+        error: Annotated[str | None, "In place of a value: why the call failed; the agent reads it."] = None,
+        digest: Annotated[str, "The request's digest: the result then counts for that call only."] = "",
+    ) -> Json:
+        """Submit the result of a tool call that you run (needs: result), with its arguments. Then call wait again."""
+        client = await self.get_client()
+        receipt = await client.submit_result(session, request, value, error=error, by=by, digest=digest)
+        return _receipt(session, receipt)
 
     async def cancel(
         self,
@@ -220,7 +237,7 @@ class Jobs:
         drop_queue: Annotated[bool, "Whether messages that wait for later turns are dropped too."] = False,
     ) -> Json:
         """Cancel the running turn of a session. sent is false if none runs; wait then gives how it ended."""
-        client = await self._get_client()
+        client = await self.get_client()
         return {"session": session, "sent": await client.cancel(session, reason, turn, drop_queue=drop_queue)}
 
     async def transcript(
@@ -233,12 +250,19 @@ class Jobs:
 
         left_out counts the earlier messages that are not returned: those before the last ones, or too long to return.
         """
-        client = await self._get_client()
+        client = await self.get_client()
         messages = await client.transcript(session, turn)
-        shown = _take_last([message.model_dump(mode="json") for message in messages[-last:]])
+        shown, characters = list[JsonValue](), 0
+        for message in reversed(messages[-last:]):
+            body = message.model_dump(mode="json")
+            characters += len(to_json(body).decode())
+            if characters > TRANSCRIPT_CHARACTERS:
+                break
+            shown.insert(0, body)
         return {"session": session, "total": len(messages), "left_out": len(messages) - len(shown), "messages": shown}
 
-    async def _get_client(self) -> Client:
+    async def get_client(self) -> Client:
+        """The client of the cluster, which the first call connects."""
         async with self._connecting:
             if self._client is None:
                 self._client = await self._stack.enter_async_context(self._connect())
@@ -251,28 +275,11 @@ def sentence(error: Exception) -> str | None:
     return None if described is None else described.message
 
 
-def _session_of(agent: str, request_id: str, prompt: str) -> str:
-    """The same for the same request, so that asking again does not begin a second job; another prompt is another."""
-    slug = session_id(agent).rpartition("-")[0]
-    return f"{slug}-{hashlib.sha256(to_json([request_id, prompt])).hexdigest()[:16]}"
-
-
 def _with_files(prompt: str, files: Sequence[InlineFile]) -> Content:
     try:
         return [prompt, *(File(file.name, file.decoded) for file in files)] if files else prompt
     except ValueError as error:
         raise MistakeError(f"files: {error}") from None
-
-
-def _take_last(messages: list[JsonValue]) -> list[JsonValue]:
-    """The last messages, as many as a client reads at once."""
-    taken, characters = 0, 0
-    for message in reversed(messages):
-        characters += len(to_json(message).decode())
-        if characters > TRANSCRIPT_CHARACTERS:
-            break
-        taken += 1
-    return messages[len(messages) - taken :]
 
 
 async def _begun_to_json(turn: Turn) -> Json:
@@ -297,7 +304,7 @@ async def _wait_in_task(turn: Turn) -> AsyncIterator["asyncio.Task[TurnResult]"]
 
 
 async def _look(client: Client, session: str) -> tuple[TurnStatus | None, str]:
-    """Where the session stands, and in words; only in words if nobody answers."""
+    """Status of the session, and in words; only in words if nobody answers."""
     try:
         status = await client.status(session)
     except (ClientError, StoreError) as error:
@@ -331,7 +338,7 @@ def _result_to_json(session: str, result: TurnResult) -> Json:
 
 
 SHUTDOWN_SECONDS = 3
-"""What requests get to end after a signal; the jobs they are about go on."""
+"""Time for requests to end after a signal; the jobs they are about go on."""
 
 
 @click.command("mcp")
@@ -345,17 +352,23 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
     """Serve the registered agents to an MCP host, as tools that start, await, steer, answer and cancel turns.
 
     Put 'perdure mcp' into the configuration of the host as a stdio server; the host starts it. The tools are
-    list_agents, start, wait, status, send, answer, approve, deny, cancel and transcript. TEMPORAL_ADDRESS or a Temporal
-    profile names the Temporal server, PERDURE_STORE_URL the store.
+    list_agents, start, wait, status, send, answer, approve, deny, submit_result, cancel and transcript.
+    TEMPORAL_ADDRESS or a Temporal profile names the Temporal server, PERDURE_STORE_URL the store.
     """
     load_settings()
+    try:
+        from perdure.cli.mcp_tasks import with_tasks  # noqa: PLC0415 - imports the MCP SDK, which is an extra
+    except ModuleNotFoundError as error:
+        raise MistakeError(MISSING_SDK) from error
     listener = None if http is None else bind_socket(http, allow_remote=allow_remote)
 
     async def main() -> None:
         jobs = Jobs()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(jobs.close)
-            server = as_mcp(*jobs.tools(), instructions=INSTRUCTIONS, describe=sentence)
+            server = with_tasks(
+                *jobs.tools(), client=jobs.get_client, opening=OPENING, instructions=INSTRUCTIONS, describe=sentence
+            )
             if listener is None:
                 # The SDK reads stdin on a thread, which keeps an interrupted event loop from ending.
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -367,10 +380,7 @@ def mcp_command(*, http: str | None, allow_remote: bool) -> None:
                 host = str(listener.getsockname()[0])
                 await _serve(protect_app(as_web_application(server, host), host), listener)
 
-    try:
-        asyncio.run(main())
-    except McpMissingError as error:
-        raise MistakeError(str(error)) from error
+    asyncio.run(main())
 
 
 def protect_app(app: "ASGIApp", host: str) -> "ASGIApp":

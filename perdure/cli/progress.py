@@ -1,4 +1,4 @@
-"""What a terminal shows while a turn runs: its calls and how long they take, on a screen that is drawn anew."""
+"""Live display of a running turn on a terminal: its calls and how long they take, on a screen that is drawn anew."""
 
 import os
 import shutil
@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from textwrap import wrap
 
 import click
 
+from perdure.cli.activity import Activity
 from perdure.cli.render import Line, Tone, clean, cut, duration, format_count, lines, money
 from perdure.contracts import events
 from perdure.contracts.deltas import LiveAnswer
@@ -39,7 +39,7 @@ _OF_CALLS = (
 
 @dataclass
 class Call:
-    """A call that runs, ``label`` tells it from others of its tool in the same step; ``below`` is its delegate."""
+    """Row of a call: ``label`` tells it from others of its tool in a step; ``below`` is its delegate."""
 
     label: str
     began: datetime
@@ -48,7 +48,7 @@ class Call:
 
 
 class Progress:
-    """Where a session's turn stands, as far as its events tell.
+    """Progress of a session's turn, as far as its events tell.
 
     Attributes:
         step: The step that is under way, or was last.
@@ -65,16 +65,13 @@ class Progress:
         self.answer = LiveAnswer()
         self._prefix = prefix
         self._began: datetime | None = None
-        self._doing: tuple[str, datetime] | None = None
-        self._calls: dict[str, Call] = {}
+        self._activity = Activity()
+        self._shown: dict[str, Call] = {}
         self._labels: dict[str, str] = {}
         self._names: Counter[tuple[int, str]] = Counter()
         self._started: dict[str, datetime] = {}
-        self._asked: set[str] = set()
         self._failures: list[list[Line]] = []
         self._aborted: set[str] = set()
-        self._tokens = 0
-        self._cost = Decimal(0)
 
     def note(self, envelope: events.Envelope, *, shown: bool = True) -> list[Line]:
         """Take an event into account; its lines, unless they repeat what is known."""
@@ -97,8 +94,9 @@ class Progress:
         """The progress of a delegate that begins, whose rows stand below its call."""
         label = self._labels.get(start.call_id, start.tool)
         below = Progress(f"{self._prefix or '  '}{label} │ ")
-        if (call := self._calls.get(start.call_id)) is not None:
-            call.below = below
+        begun = [opened.event for opened in self._activity.of("delegates")]
+        if any(isinstance(event, DelegateStart) and event.call_id == start.call_id for event in begun):
+            self._shown[start.call_id].below = below
         return below
 
     def _lines(self, envelope: events.Envelope) -> Iterator[Line]:
@@ -119,68 +117,49 @@ class Progress:
             began = self._started.get(event.call_id)
         took = f" · {duration((envelope.at - began).total_seconds())}" if began is not None else ""
         yield Line(f"{last.text}{took}", last.tone)
-        if isinstance(event, events.AgentEnd) and self._is_ended_by_a_tool(event) and not self._prefix:
+        if not isinstance(event, events.AgentEnd) or self._prefix:
+            return
+        if event.stop_reason is StopReason.ERROR and event.reason_code in self._aborted:  # a tool has ended the turn
             yield Line(f"perdure resume {envelope.session} lets the model read the error", Tone.QUIET)
 
-    def _is_ended_by_a_tool(self, end: events.AgentEnd) -> bool:
-        return end.stop_reason is StopReason.ERROR and end.reason_code in self._aborted
-
-    def _note(self, envelope: events.Envelope) -> None:  # noqa: C901 - one case for each kind of event
+    def _note(self, envelope: events.Envelope) -> None:
         event, at = envelope.event, envelope.at
         self.step = max(self.step, envelope.step)
+        self._activity.note(envelope)
         match event:
-            case events.GenerationStart():
-                self._doing = (f"thinking · {event.model}", at)
-            case events.GenerationWait():
-                self._doing = ("waits for its turn at the limited key", at)
-            case events.GenerationRetry():
-                again = f"asks again after {event.error_type or event.code}"
-                self._doing = (f"{again}, retry {event.attempt} of {event.max_attempts}", at)
+            case events.GenerationRetry() | events.GenerationContent():
                 self.answer.clear()
-            case events.GenerationContent():
-                self.answer.clear()
-            case events.CompactionEvent(compaction_status="started"):
-                self._doing = ("summarising the conversation", at)
-            case events.GenerationEnd() | events.GenerationError() | events.CompactionEvent():
-                self._doing = None
-                self._tokens += event.usage.total_tokens
-                self._cost += event.cost_usd or 0
             case events.ToolStart() | DelegateStart():
-                self._labels[event.call_id] = label = self._make_label(envelope.step, event.tool, event.call_id)
+                if event.call_id not in self._labels:
+                    self._names[envelope.step, event.tool] += 1
+                    count = self._names[envelope.step, event.tool]
+                    self._labels[event.call_id] = event.tool if count == 1 else f"{event.tool} #{count}"
+                label = self._labels[event.call_id]
                 self._started.setdefault(event.call_id, at)
                 where = f" · {event.delegate}" if isinstance(event, DelegateStart) else ""
-                self._calls[event.call_id] = Call(f"{label}{where}", at)
+                self._shown[event.call_id] = Call(f"{label}{where}", at)
             case events.ToolProgress():
-                if (call := self._calls.get(event.call_id)) is not None:
+                if (call := self._shown.get(event.call_id)) is not None:
                     call.progress = str(event)
-            case events.ToolEnd() | events.ToolError() | DelegateEnd():
-                self._calls.pop(event.call_id, None)
-                if isinstance(event, events.ToolError):
-                    self._aborted.add(event.error.code)
-            case events.UserInputRequired():
-                self._asked.add(event.request_id)
-            case events.UserInputReceived():
-                self._asked.discard(event.request_id)
-            case events.AgentEnd():
-                self._doing, self._calls = None, {}
+            case events.ToolError():
+                self._aborted.add(event.error.code)
             case _:
                 pass
 
-    def _make_label(self, step: int, tool: str, call_id: str) -> str:
-        if call_id in self._labels:
-            return self._labels[call_id]
-        self._names[step, tool] += 1
-        count = self._names[step, tool]
-        return tool if count == 1 else f"{tool} #{count}"
+    def _calls(self) -> list[Call]:
+        """The calls that run, those of delegates among them."""
+        opened = (*self._activity.of("tools"), *self._activity.of("delegates"))
+        started = [line.event for line in opened if isinstance(line.event, events.ToolStart | DelegateStart)]
+        return [self._shown[event.call_id] for event in started]
 
     def rows(self, now: datetime) -> list[str]:
         """The live status: what goes on, since when, and what is spent; nothing while a person is asked."""
-        if self.waits is None and (self._asked or (self._doing is None and not self._calls)):
+        if self.waits is None and self._activity.kind in {"people", None}:
             return []
-        calls = list(self._calls.values())
+        calls, model = self._calls(), self._activity.model
         doing: list[str] = []
-        if self._doing is not None:
-            doing = [self._doing[0], format_elapsed(now - self._doing[1])]
+        if model is not None:
+            doing = [_describe_model(model[1].event), format_elapsed(now - model[1].at)]
         elif calls:
             doing = [format_count(len(calls), "call"), format_elapsed(now - min(call.began for call in calls))]
         parts = [*self._steps(), *doing, *self._describe_spent()]
@@ -202,9 +181,9 @@ class Progress:
             yield f"writes a call{f' of {tool}' if tool else ''} · {characters:,} characters"
 
     def _describe_wait(self, now: datetime) -> Iterator[str]:
-        """Why it stands still, and what to do unless a line above says so; the row of a call tells of its delegate."""
+        """Describe why the turn stands still, and what to do unless a line above says so."""
         wait = self.waits
-        if wait is not None and not (wait.cause is Cause.DELEGATE and self._calls):
+        if wait is not None and not (wait.cause is Cause.DELEGATE and self._calls()):
             yield wait.facts(now)
             if not wait.is_stuck:
                 yield wait.advice
@@ -222,13 +201,13 @@ class Progress:
 
     def _describe_spent(self) -> Iterator[str]:
         if self.budget is None:
-            yield f"{self._tokens:,} tokens"
-            if self._cost:
-                yield money(self._cost)
+            yield f"{self._activity.tokens:,} tokens"
+            if self._activity.cost:
+                yield money(self._activity.cost)
             return
         limits, spent = self.budget.limits, self.budget.spent
-        yield f"{max(spent.usage.total_tokens, self._tokens):,} tokens"
-        cost = max(spent.cost_usd, self._cost)
+        yield f"{max(spent.usage.total_tokens, self._activity.tokens):,} tokens"
+        cost = max(spent.cost_usd, self._activity.cost)
         if limits.cost_usd is not None:
             yield f"{money(cost)} of {money(limits.cost_usd)}"
         elif cost:
@@ -236,6 +215,19 @@ class Progress:
         for name, used in (("llm_calls", spent.llm_calls), ("tool_calls", spent.tool_calls)):
             if (limit := getattr(limits, name)) is not None:
                 yield f"{used} of {limit} {name.replace('_', ' ')}"
+
+
+def _describe_model(event: events.AnyEvent) -> str:
+    match event:
+        case events.GenerationStart():
+            return f"thinking · {event.model}"
+        case events.GenerationWait():
+            return "waits for its turn at the limited key"
+        case events.GenerationRetry():
+            again = f"asks again after {event.error_type or event.code}"
+            return f"{again}, retry {event.attempt} of {event.max_attempts}"
+        case _:
+            return "summarising the conversation"
 
 
 def _rows_of(call: Call, now: datetime) -> list[str]:

@@ -1,4 +1,4 @@
-"""What verbs take for a turn: the prompt, files beside it, a conversation from elsewhere, and the turn's context."""
+"""Inputs of a turn, as verbs take them: prompt, files beside it, a conversation from elsewhere, and context."""
 
 import json
 import sys

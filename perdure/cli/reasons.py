@@ -11,7 +11,7 @@ import click
 
 from perdure.contracts.errors import CUSTOM_CODE, REASONS, Reason, ReasonCode
 from perdure.contracts.values import Value
-from perdure.llm.failures import ROWS, Evidence, Row
+from perdure.llm.failures import ROWS, Evidence
 
 _OTHERS = {
     "exception.": Reason(
@@ -41,9 +41,27 @@ def errors_command(*, code: str | None, faults: bool, as_json: bool) -> None:
     lead to it.
     """
     if faults:
-        _print_faults(_rows_of(code), as_json=as_json)
+        # An agent's own code is not in the table, though it may exist.
+        if not (code is None or code in REASONS or code.startswith("exception.")):
+            raise _unknown(code, " in the table")
+        rows = [row for row in ROWS if code in {None, row.code}]
+        if not rows:
+            click.echo(f"no fault of the table leads to {code}", err=True)
+        for row in rows:
+            if as_json:
+                _print_json(row)
+                continue
+            statuses = ", ".join(str(status or "none") for status in sorted(row.statuses, key=lambda one: one or 0))
+            behind = f" (behind {statuses})" if statuses else ""
+            name = f" ({row.name})" if row.name else ""
+            _print_wrapped(f"{row.seen:26}  {row.code:22}  ", f"{row.match}{behind}{name}")
     elif code is None:
-        _print_codes(as_json=as_json)
+        width = max(map(len, REASONS))
+        for each, reason in sorted(REASONS.items(), key=lambda row: row[0].split(".")):
+            if as_json:
+                _print_json(reason, code=each)
+            else:
+                _print_wrapped(f"{each:{width}}  {_describe_consequence(reason):8}  ", reason.text)
     else:
         _print_one(code, _find_reason(code), as_json=as_json)
 
@@ -56,16 +74,6 @@ def _find_reason(code: str) -> Reason:
     raise _unknown(code)
 
 
-def _rows_of(code: str | None) -> list[Row]:
-    """The rows that choose this code, or all; an agent's own code is none of the table, though it may exist."""
-    if not (code is None or code in REASONS or code.startswith("exception.")):
-        raise _unknown(code, " in the table")
-    rows = [row for row in ROWS if code in {None, row.code}]
-    if not rows:
-        click.echo(f"no fault of the table leads to {code}", err=True)
-    return rows
-
-
 def _unknown(code: str, where: str = "") -> click.UsageError:
     return click.UsageError(
         f"there is no reason code {code!r}{where}; {_suggestion_of(code) or 'the list'} is in 'perdure errors'"
@@ -74,15 +82,6 @@ def _unknown(code: str, where: str = "") -> click.UsageError:
 
 def _suggestion_of(code: str) -> str:
     return "".join(get_close_matches(code, REASONS, n=1))
-
-
-def _print_codes(*, as_json: bool) -> None:
-    width = max(map(len, REASONS))
-    for code, reason in sorted(REASONS.items(), key=lambda row: row[0].split(".")):
-        if as_json:
-            _print_json(reason, code=code)
-        else:
-            _print_wrapped(f"{code:{width}}  {_describe_consequence(reason):8}  ", reason.text)
 
 
 def _describe_consequence(reason: Reason) -> str:
@@ -122,23 +121,6 @@ def _choices_of(code: str) -> Iterator[tuple[str, str]]:
         if found:
             yield heading, f"{seen}: {', '.join(found)}".rstrip(": ")
             heading = ""
-
-
-def _print_faults(rows: list[Row], *, as_json: bool) -> None:
-    for row in rows:
-        if as_json:
-            _print_json(row)
-        else:
-            behind = f" (behind {_statuses(row)})" if row.statuses else ""
-            _print_wrapped(f"{row.seen:26}  {row.code:22}  ", f"{row.match}{behind}{_wires(row)}")
-
-
-def _statuses(row: Row) -> str:
-    return ", ".join(str(status or "none") for status in sorted(row.statuses, key=lambda status: status or 0))
-
-
-def _wires(row: Row) -> str:
-    return f" ({row.openai}, Anthropic: {row.anthropic})" if row.openai else ""
 
 
 def _print_json(value: Value, **first: str) -> None:

@@ -9,11 +9,13 @@ from functools import singledispatch
 from unicodedata import combining, east_asian_width
 
 from perdure.contracts import events, hooks
+from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import DelegateEnd, DelegateStart
 from perdure.contracts.files import FilePart
 from perdure.contracts.hooks import ModelFallback
 from perdure.contracts.input_requests import InputRequest
+from perdure.contracts.standing_approvals import DESCRIBED
 from perdure.contracts.tools import Todo
 from perdure.contracts.turns import StopReason, TurnResult
 
@@ -28,7 +30,7 @@ CONTEXT_CHARACTERS = 300
 
 
 class Tone(StrEnum):
-    """What a line is; the terminal gives it a colour."""
+    """Tone of a line; the terminal gives it a colour."""
 
     PLAIN = "plain"
     HEAD = "head"
@@ -76,9 +78,14 @@ def money(amount: Decimal) -> str:
     return f"${whole}.{decimals:0<2}"
 
 
-def format_used(tokens: int, cost: Decimal | None) -> str:
+def format_used(usage: Usage, cost: Decimal | None) -> str:
     """Tokens and cost in one phrase."""
-    return f"{tokens:,} tokens · {'price unknown' if cost is None else money(cost)}"
+    return f"{format_tokens(usage)} · {'price unknown' if cost is None else money(cost)}"
+
+
+def format_tokens(usage: Usage) -> str:
+    """``1,234 tokens``, or ``about 1,234 tokens`` if a provider did not count all of them."""
+    return f"{'about ' if usage.estimated else ''}{usage.total_tokens:,} tokens"
 
 
 def format_count(number: int, noun: str) -> str:
@@ -128,20 +135,22 @@ def table(rows: Sequence[Sequence[str]], columns: int | None) -> list[str]:
 
 def tally(end: TurnResult | events.AgentEnd) -> str:
     """Steps, tokens and cost of a turn in one phrase."""
-    return f"{format_count(end.steps, 'step')} · {end.usage.total_tokens:,} tokens · {cost_of(end)}"
+    return f"{format_count(end.steps, 'step')} · {format_tokens(end.usage)} · {cost_of(end)}"
 
 
 def cost_of(end: TurnResult | events.AgentEnd) -> str:
-    """What a turn cost, as far as that is known."""
+    """Cost of a turn, as far as it is known."""
     if not end.unpriced_calls:
         return money(end.cost_usd)
     return f"{money(end.cost_usd)} and {end.unpriced_calls} calls of unknown price" if end.cost_usd else "price unknown"
 
 
 def describe_request(request: InputRequest) -> str:
-    """What a person decides about, in one line."""
+    """Describe a request to a person in one line."""
     if request.needs == "approval":
         return to_one_line(f"approve {request.tool} {request.arguments}")
+    if request.needs == "result":
+        return to_one_line(f"result of {request.tool} {request.arguments}")
     options = f" ({' / '.join(request.options)})" if request.options else ""
     return to_one_line(f"{request.question or request.tool}{options}")
 
@@ -154,7 +163,7 @@ def todo_lines(todos: Sequence[Todo]) -> Iterator[Line]:
 
 
 def title_of(error: ErrorDetail) -> str:
-    """Where a failure was, with the class of a plain exception."""
+    """Title of a failure, with the class of a plain exception."""
     return error.title if error.exception is None else f"{error.title} · {error.type}"
 
 
@@ -209,7 +218,7 @@ def _content(event: events.GenerationContent, _: events.Envelope) -> Iterator[Li
 @_lines_of.register
 def _generation_end(event: events.GenerationEnd, envelope: events.Envelope) -> Iterator[Line]:
     source = " · recorded" if event.recorded else ""
-    used = format_used(event.usage.total_tokens, event.cost_usd)
+    used = format_used(event.usage, event.cost_usd)
     yield Line(f"step {envelope.step} · {duration(event.seconds)} · {used}{source}", Tone.QUIET)
 
 
@@ -227,7 +236,7 @@ def _fallback(event: ModelFallback, _: events.Envelope) -> Iterator[Line]:
 def _compaction(event: events.CompactionEvent, _: events.Envelope) -> Iterator[Line]:
     if event.compaction_status == "completed":
         counts = f"{event.messages_before} → {event.messages_after} messages"
-        used = format_used(event.usage.total_tokens, event.cost_usd)
+        used = format_used(event.usage, event.cost_usd)
         yield Line(f"compacted · {event.trigger} · {counts} · {used}", Tone.QUIET)
     elif event.compaction_status != "started":
         yield Line(f"compaction {event.compaction_status} · {event.trigger} · {event.reason}", Tone.WARNING)
@@ -270,7 +279,7 @@ def _delegate_start(event: DelegateStart, _: events.Envelope) -> Iterator[Line]:
 
 @_lines_of.register
 def _delegate_end(event: DelegateEnd, _: events.Envelope) -> Iterator[Line]:
-    used = f"{format_count(event.steps, 'step')} · {format_used(event.usage.total_tokens, event.cost_usd)}"
+    used = f"{format_count(event.steps, 'step')} · {format_used(event.usage, event.cost_usd)}"
     tone = Tone.QUIET if event.stop_reason == StopReason.FINISHED else Tone.WARNING
     yield Line(f"⇠ {event.tool} · {event.stop_reason} · {used}", tone)
 
@@ -283,7 +292,9 @@ def _input_required(event: events.UserInputRequired, _: events.Envelope) -> Iter
 @_lines_of.register
 def _input_received(event: events.UserInputReceived, _: events.Envelope) -> Iterator[Line]:
     who = f" by {event.by}" if event.by else ""
-    yield Line(f"{event.decision}{who} · {event.tool} · {event.request_id}", Tone.QUIET)
+    standing = f" · by the standing approval {event.standing}" if event.standing else ""
+    always = f" · stands for {DESCRIBED[event.always.scope]}" if event.always is not None else ""
+    yield Line(f"{event.decision}{who} · {event.tool} · {event.request_id}{always}{standing}", Tone.QUIET)
 
 
 @_lines_of.register
@@ -334,4 +345,4 @@ def _agent_end(event: events.AgentEnd, _: events.Envelope) -> Iterator[Line]:
 
 
 LINES = _lines_of.registry
-"""What makes the lines of an event, by its class."""
+"""Functions that make the lines of an event, by its class."""

@@ -30,7 +30,7 @@ _WORDS = {
     *("by", "without", "on", "ignoring", "group_left", "group_right"),
     *("sum", "min", "max", "avg", "group", "stddev", "stdvar", "count", "count_values", "bottomk", "topk", "quantile"),
 }
-"""What is no metric although it stands where one may: operators, and aggregations before their labels."""
+"""Words beside the names of metrics in an expression: operators, and aggregations before their labels."""
 
 _LABEL_VALUES = re.compile(r"\blabel_values\(\s*(?:(?P<expr>.+)\s*,\s*)?\w+\s*\)\s*$", re.DOTALL)
 """The query of a dashboard's variable; its last argument is a label."""

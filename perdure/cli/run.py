@@ -1,7 +1,7 @@
-"""``perdure run``, ``send``, ``resume``, ``fork``, ``compact``, ``follow`` and ``extend``."""
+"""``perdure run``, ``send``, ``fork``, ``compact``, ``follow`` and ``extend``."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -11,25 +11,19 @@ import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import MistakeError
-from perdure.cli.live import (
-    Printer,
-    detach,
-    follow,
-    only_types,
-    print_json,
-    refuse_types,
-    type_names,
-    with_deltas,
-    with_tree,
-)
+from perdure.cli.live import Printer, detach, follow
+from perdure.cli.options import only_types, refuse_types, type_names, with_deltas, with_tree
+from perdure.cli.output import print_json
 from perdure.cli.prompts import PROMPT, add_sender_options, attachments, read_attached, read_history
 from perdure.client import Client, ServerUnreachableError, SessionIdleError, Turn, TurnOptions
-from perdure.client.requests import ResumeOptions, SendOptions
+from perdure.client.requests import SendOptions
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.deltas import Delta
+from perdure.contracts.dimensions import DIMENSIONS
 from perdure.contracts.events import Envelope, Names
 from perdure.contracts.input_requests import InputRequest
-from perdure.contracts.turns import BudgetStatus, TurnResult, TurnStatus, WhenBusy
+from perdure.contracts.turn_options import ResumeOptions
+from perdure.contracts.turns import TurnResult, TurnStatus, WhenBusy
 from perdure.contracts.values import JsonValue
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -109,6 +103,8 @@ _PLACE = (
         "--turn", type=click.IntRange(min=0), metavar="N", help="Turn to go on from. [default: the last turn]"
     ),
 )
+TAKING = (*_PLACE, *_FOLLOWING, *_TURN)
+"""The options of what takes a session up at a step."""
 
 
 def add(*options: Callable[[Callable[P, T]], Callable[P, T]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -164,7 +160,7 @@ def lead(start: Callable[[Client], Awaitable[Turn]], told: Following) -> int:
 @click.option("--recording", metavar="NAME", help="Recording to write or read, on a worker with --record or --replay.")
 @add(*_TURN)
 @click.pass_context
-def run_command(  # noqa: PLR0913  # one for each option of the command line
+def run_command(
     ctx: click.Context,
     *,
     agent: str,
@@ -205,7 +201,7 @@ def run_command(  # noqa: PLR0913  # one for each option of the command line
 @with_priority
 @add(*_FOLLOWING, attachments)
 @click.pass_context
-def send_command(  # noqa: PLR0913  # one for each option of the command line
+def send_command(
     ctx: click.Context,
     *,
     session: str,
@@ -239,27 +235,11 @@ class Taken(Told):
     turn: int | None
 
 
-@click.command("resume")
-@click.argument("session")
-@click.argument("prompt", default="", type=PROMPT)
-@add(*_PLACE, *_FOLLOWING, *_TURN)
-@click.pass_context
-def resume_command(ctx: click.Context, *, session: str, prompt: str, **told: Unpack[Taken]) -> None:
-    """Go on with SESSION where its last turn stopped, and follow the new turn to its end.
-
-    Without PROMPT the model goes on from the end of the conversation, for example from the results of its calls after
-    max_steps_reached. With --turn and --at the session first goes back to that step: later steps stay stored but leave
-    the conversation. --turn 0 goes back to before the first message. Tool calls that have run never run again.
-    """
-    at, turn, content = told["at"], told["turn"], read_attached(prompt, told["attached"])
-    ctx.exit(lead(lambda client: client.resume(session, content, at=at, turn=turn, **options_of(told)), told))
-
-
 @click.command("fork")
 @click.argument("session")
 @click.argument("prompt", default="", type=PROMPT)
 @click.option("--as", "into", metavar="ID", help="Id of the new session. [default: a new id]")
-@add(*_PLACE, *_FOLLOWING, *_TURN)
+@add(*TAKING)
 @click.pass_context
 def fork_command(ctx: click.Context, *, session: str, prompt: str, into: str | None, **told: Unpack[Taken]) -> None:
     """Start a new session from a step of SESSION, and follow its first turn to its end.
@@ -287,27 +267,23 @@ def compact_command(ctx: click.Context, *, session: str, guidance: str, as_json:
     ctx.exit(lead(lambda client: client.compact(session, guidance), told))
 
 
+_TYPES = {"N": int, "X": str, "S": float}
+_LIMITS = tuple(
+    click.option(
+        f"--max-{row.name.replace('_', '-')}",
+        row.name,
+        type=_TYPES[row.unit],
+        metavar=row.unit,
+        help=f"Most {row.most}.",
+    )
+    for row in DIMENSIONS
+)
+
+
 @click.command("extend")
 @click.argument("session")
 @click.option("--max-steps", "max_steps", type=int, metavar="N", help="Most generations.")
-@click.option("--max-cost-usd", "cost_usd", metavar="X", help="Most US dollars, e.g. 0.50.")
-@click.option("--max-llm-calls", "llm_calls", type=int, metavar="N", help="Most model answers.")
-@click.option("--max-tool-calls", "tool_calls", type=int, metavar="N", help="Most tool calls.")
-@click.option(
-    "--max-behavior-calls", "behavior_calls", type=int, metavar="N", help="Most calls of delegates and hooks."
-)
-@click.option("--max-events", "events", type=int, metavar="N", help="Most model answers and results of calls together.")
-@click.option(
-    "--max-seconds",
-    "seconds",
-    type=float,
-    metavar="S",
-    help="Most seconds since the turn began, without waiting for people.",
-)
-@click.option(
-    "--max-patches", "patches", type=int, metavar="N", help="Most changes of the session's state, such as todos."
-)
-@click.option("--max-depth", "depth", type=int, metavar="N", help="Most levels of delegates below the agent.")
+@add(*_LIMITS)
 @click.option("--turn", type=click.IntRange(min=1), metavar="N", help="Refuse unless turn N is the one that runs.")
 @click.option("--end", is_flag=True, help="Accept a limit that is used up already; the turn then ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print all limits and what is used, as one JSON object.")
@@ -325,16 +301,10 @@ def extend_command(*, session: str, turn: int | None, end: bool, as_json: bool, 
     if as_json:
         print_json(status)
     else:
-        click.echo(f"session {session}: {', '.join(_limits(status, named))}")
-
-
-def _limits(status: BudgetStatus, named: Mapping[str, object]) -> list[str]:
-    """The new limits with what is used of each."""
-    used = {**dict(status.spent), "max_steps": status.steps}
-    limits = {**dict(status.limits), "max_steps": status.max_steps}
-    return [
-        f"{name} {limits[name]}" + (f" ({used[name]} used)" if name in used else "") for name in limits if name in named
-    ]
+        used = {**dict(status.spent), "max_steps": status.steps}
+        new = {name: value for name, value in (*status.limits, ("max_steps", status.max_steps)) if name in named}
+        told = (f"{name} {value}" + (f" ({used[name]} used)" if name in used else "") for name, value in new.items())
+        click.echo(f"session {session}: {', '.join(told)}")
 
 
 class Session:
@@ -351,13 +321,13 @@ class Session:
         return self._client.events(self.session, self._after, heartbeat=heartbeat, deltas=deltas)
 
     async def status(self) -> TurnStatus | None:
-        """Where the running turn stands; None while nobody can say, as when the server is away."""
+        """Status of the running turn; None while nobody can tell it, as when the server is away."""
         with contextlib.suppress(SessionIdleError, ServerUnreachableError):
             return await self._client.status(self.session)
         return None
 
     async def requests(self) -> tuple[InputRequest, ...]:
-        """What the last turn waits for people for."""
+        """Input requests of the last turn."""
         return await (await self._client.attach(self.session)).requests()
 
     async def result(self) -> TurnResult:
@@ -390,7 +360,7 @@ class Session:
     "of the last event.",
 )
 @click.pass_context
-def follow_command(  # noqa: PLR0913  # one for each option of the command line
+def follow_command(
     ctx: click.Context,
     *,
     session: str,

@@ -3,12 +3,14 @@
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, get_args
+from zoneinfo import ZoneInfo
 
 import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import MistakeError
-from perdure.cli.live import as_json, list_limit, print_json, print_list
+from perdure.cli.options import as_json, list_limit
+from perdure.cli.output import print_json, print_list
 from perdure.cli.render import clean, duration
 from perdure.contracts.schedules import Schedule, ScheduleRun
 from perdure.contracts.turns import WhenBusy
@@ -103,7 +105,7 @@ def update_command(*, schedule: str, tenant: str, as_json: bool, **given: Any) -
 
 
 def _fields(given: dict[str, Any]) -> dict[str, object]:
-    """What was given, by the names of a schedule's fields."""
+    """Given options, by the names of a schedule's fields."""
     fields: dict[str, object] = {
         name: value for name, value in given.items() if value is not None and value is not False
     }
@@ -149,7 +151,8 @@ def pause_command(*, schedule: str, note: str, tenant: str) -> None:
 def unpause_command(*, schedule: str, note: str, tenant: str) -> None:
     """Let a paused schedule ID start runs again."""
     found = with_client(lambda client: client.schedules.of(tenant).unpause(schedule, note))
-    click.echo(f"{schedule} goes on{_next(found)}")
+    following = f"; next at {_local(found, found.next_at[0])}" if found.next_at else ""
+    click.echo(f"{schedule} goes on{following}")
 
 
 @schedule_command.command("trigger")
@@ -191,7 +194,12 @@ def _print(schedule: Schedule, *, as_json: bool) -> None:
     click.echo(clean(f"{schedule.id}: {_when(schedule)}, {who}, {_state(schedule)}"))
     click.echo(clean(f"  {schedule.prompt[:200]}"))
     for moment in schedule.next_at[:SHOWN]:
-        click.echo(f"  {moment.isoformat(timespec='seconds')}")
+        click.echo(f"  {_local(schedule, moment)}")
+
+
+def _local(schedule: Schedule, moment: datetime) -> str:
+    """A time as the schedule's own zone has it."""
+    return moment.astimezone(ZoneInfo(schedule.timezone)).isoformat(timespec="seconds")
 
 
 def _when(schedule: Schedule) -> str:
@@ -204,10 +212,6 @@ def _state(schedule: Schedule) -> str:
     if schedule.paused:
         return f"paused ({schedule.note})" if schedule.note else "paused"
     return "active" if schedule.next_at else "over"
-
-
-def _next(schedule: Schedule) -> str:
-    return f"; next at {schedule.next_at[0].isoformat(timespec='seconds')}" if schedule.next_at else ""
 
 
 def _row(schedule: Schedule) -> tuple[str, ...]:

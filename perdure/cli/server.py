@@ -12,7 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,18 +22,19 @@ from typing import IO, Self
 from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
 from perdure.local_files import UMASK, make_folder, open_private
-
-HOST = "127.0.0.1"
-"""The embedded server is for this machine only."""
+from perdure.local_ports import HOST
 
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
 
 START_SECONDS = 30.0
-"""How long the server may take until it answers; usually it takes half a second."""
+"""Longest time for the server to answer where nobody waits; usually it takes half a second."""
+
+REMIND_SECONDS = 15.0
+"""Interval of reminders of what a start still waits for; loading the model library alone takes about five seconds."""
 
 STOP_SECONDS = 10.0
-"""How long a child may take to stop after SIGTERM before it is killed; the server usually takes one second."""
+"""Longest time for a child to stop after SIGTERM before it is killed; the server usually takes one second."""
 
 POLL_SECONDS = 0.05
 
@@ -42,10 +44,11 @@ DYNAMIC_CONFIG: Mapping[str, str] = {
     "history.timerProcessorMaxTimeShift": '"50ms"',
     "history.workflowIdReuseMinimalInterval": '"0s"',
     "metrics.breakdownByTaskQueue": "false",
+    "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": "2",
 }
 """JSON values of server settings. With the shipped defaults an activity takes 50 to 100 ms instead of 9, and every
 timer and retry delay is rounded up to a second. Metrics by task queue, which nobody reads here, are gone through each
-second: after a thousand queues that is a tenth of a core."""
+second: after a thousand queues that is a tenth of a core. A workflow whose tasks fail is reported by its second one."""
 
 CLOSED_HTTP_API: Mapping[str, str] = {"frontend.httpAllowedHosts": '["none.invalid"]'}
 """Closes the server's HTTP API, which nothing here uses: it answers only to a host that cannot exist. It listens on a
@@ -56,7 +59,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """How to start the embedded server.
+    """Options of the embedded server.
 
     Attributes:
         ui_port: None starts no UI.
@@ -78,7 +81,8 @@ class EmbeddedServer:
     """The server as an async context manager: entered, it answers; left, it has stopped.
 
     The file is written without waiting for the disk (``synchronous=0``): nothing is lost when a process is killed, even
-    with SIGKILL; the last moments may be lost when the machine loses power.
+    with SIGKILL; the last moments may be lost when the machine loses power. What is deleted is overwritten with zeros
+    (``secure_delete=1``), so that no free page holds an erased session.
     """
 
     def __init__(self, options: ServerOptions | None = None) -> None:
@@ -87,12 +91,12 @@ class EmbeddedServer:
 
     @property
     def address(self) -> str:
-        """What ``TEMPORAL_ADDRESS`` must be for this server."""
+        """Value of ``TEMPORAL_ADDRESS`` for this server."""
         return f"{HOST}:{self.options.port}"
 
     @property
     def ui_url(self) -> str | None:
-        """Where the UI is, if it was started."""
+        """Address of the UI, if it was started."""
         return None if self.options.ui_port is None else f"http://{HOST}:{self.options.ui_port}"
 
     @property
@@ -117,11 +121,12 @@ class EmbeddedServer:
         for name, kind in SEARCH_ATTRIBUTE_TYPES.items():
             command += ["--search-attribute", f"{name}={kind}"]
         if options.db is not None:
-            command += ["--db-filename", str(options.db), "--sqlite-pragma", "synchronous=0"]
+            command += ["--db-filename", str(options.db)]
+            command += ["--sqlite-pragma", "synchronous=0", "--sqlite-pragma", "secure_delete=1"]
         return command
 
-    async def start(self) -> None:
-        """Start the server and wait until it answers."""
+    async def start(self, remind: Callable[[str], None] | None = None) -> None:
+        """Start the server and wait until it answers: as long as it lives if there is somebody to remind."""
         check_port(self.options.port, "--port")
         if self.options.ui_port is not None:
             check_port(self.options.ui_port, "--ui-port")
@@ -132,8 +137,12 @@ class EmbeddedServer:
             output = stack.enter_context(open_log(log)) if log is not None else subprocess.DEVNULL
             self._process = spawn(self.command(), output=output, umask=UMASK)
         try:
-            async with asyncio.timeout(START_SECONDS):
-                await self._answers()
+            if remind is None:
+                async with asyncio.timeout(START_SECONDS):
+                    await self._answers()
+            else:
+                async with reminding(remind, f"the server does not answer yet; see {self._log_name()}"):
+                    await self._answers()
         except TimeoutError:
             await self.stop()
             msg = f"the Temporal server did not answer within {START_SECONDS:.0f} s; see {self._log_name()}"
@@ -200,14 +209,6 @@ def find_binary() -> str:
     return found
 
 
-def find_free_port() -> int:
-    """A port of this machine that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def check_port(port: int, option: str) -> None:
     """Refuse a port that something listens on."""
     with socket.socket() as probe:
@@ -259,6 +260,23 @@ def _end_with_parent() -> Callable[[], None] | None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
     return ask_the_kernel
+
+
+@contextlib.asynccontextmanager
+async def reminding(remind: Callable[[str], None], text: str) -> AsyncIterator[None]:
+    """Give this text and the time that has passed to ``remind``, again and again until the block ends."""
+
+    async def go_on() -> None:
+        began = time.monotonic()
+        while True:
+            await asyncio.sleep(REMIND_SECONDS)
+            remind(f"{time.monotonic() - began:.0f} s: {text}")
+
+    task = asyncio.create_task(go_on())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def wait_process(process: subprocess.Popen[bytes]) -> int:

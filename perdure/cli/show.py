@@ -15,9 +15,10 @@ from typing import NamedTuple
 import click
 
 from perdure.cli.asking import request_lines
-from perdure.cli.connection import open_store, with_store
+from perdure.cli.connection import open_store, views_of, with_store
 from perdure.cli.errors import CliError, ExitCode, MistakeError
-from perdure.cli.live import only_types, print_json, refuse_types, show, show_paged
+from perdure.cli.options import only_types, refuse_types
+from perdure.cli.output import print_json, show, show_paged
 from perdure.cli.render import (
     Line,
     Tone,
@@ -32,18 +33,17 @@ from perdure.cli.render import (
     to_one_line,
     todo_lines,
 )
-from perdure.cli.waits import read_known_waits, waits_of
+from perdure.cli.waits import read_known_waits
 from perdure.client import ClientError, TurnWait
-from perdure.client.connect import connect
-from perdure.client.executions import Runs
 from perdure.client.export import EXPORTS, export, path_to
 from perdure.client.read import ToolMetrics, read_events, read_tool_metrics
+from perdure.client.views import PATIENCE, TurnView, Views
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.events import GenerationEnd, ToolEnd, ToolError
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from perdure.contracts.turns import RunState, StopReason
-from perdure.store import Artifact, NotFoundError, StepRecord, Store, TurnRecord
+from perdure.store import Artifact, NotFoundError, StepRecord, Store
 
 
 @click.command("export")
@@ -77,6 +77,9 @@ def export_command(*, session: str, to: str, turn: int | None, types: tuple[str,
 
 SHORT = 100
 """Columns of a message that ``--short`` shows."""
+
+_OF_TURN = {"session", "turn", "request_id", "agent", "definition", "started_at", "ended_at", "result", "closure"}
+"""Fields of a turn in the JSON object."""
 
 
 @click.command("show")
@@ -115,11 +118,11 @@ def show_command(
                 "session": session,
                 "turns": [
                     {
-                        **record.model_dump(mode="json", exclude={"last_step"}),
-                        "job_status": record.job_status,
-                        "trace_id": shown.traces.get(record.turn),
+                        **view.model_dump(mode="json", include=_OF_TURN),
+                        "job_status": view.job_status,
+                        "trace_id": view.trace_id,
                     }
-                    for record in shown.turns
+                    for view in shown.turns
                 ],
                 "steps": [step.model_dump(mode="json", include=about) for step in shown.steps],
                 "messages": [message.model_dump(mode="json") for step in shown.steps for message in step.added],
@@ -134,18 +137,17 @@ def show_command(
 
 
 class Shown(NamedTuple):
-    """What is shown of a session.
+    """Contents of a session to show.
 
     Attributes:
         origin: The step of another session that this one was forked from.
         wait: Why the open turn stands still, if it does, or the next one, which waits for a slot.
         seconds: How long tool calls took, by their ids, and model calls, by turn and step.
         tracebacks: Where tools raised exceptions, by the ids of their calls; as far as they are asked for.
-        traces: The ids of the traces of turns, by their numbers.
     """
 
     session: str
-    turns: Sequence[TurnRecord]
+    turns: Sequence[TurnView]
     steps: Sequence[StepRecord]
     origin: StepRecord | None = None
     requests: Sequence[InputRequest] = ()
@@ -153,47 +155,66 @@ class Shown(NamedTuple):
     metrics: ToolMetrics = ToolMetrics()
     seconds: Mapping[object, float] = {}
     tracebacks: Mapping[str, str] = {}
-    traces: Mapping[int, str] = {}
 
 
 async def _read(session: str, turn: int | None, *, as_json: bool, tracebacks: bool) -> Shown:
     async with open_store() as store:
+        views = views_of(store)
         try:
-            await store.session(session)
-        except NotFoundError:
+            await views.check_opened(session)
+        except NotFoundError as error:
             # A turn that no worker has opened yet is in Temporal alone.
-            with contextlib.suppress(ClientError):
-                if turn is None and (wait := (await waits_of([session])).get(session)) is not None:
-                    return Shown(session=session, turns=(), steps=(), wait=wait)
-                await _check_refused(session)
+            with contextlib.suppress(ClientError, TimeoutError):
+                return await _read_unopened(views, session, turn, error)
             raise
         # In this order: a turn that begins meanwhile is left out whole.
-        turns = await store.turns(session) if turn is None else [await store.turn(session, turn)]
-        now, queued = await store.session(session), turn is None and await store.queued_turns(session=session)
-        conversation = path_to({step.id: step for step in await store.steps(session)}, now.tip or now.head)
+        if turn is None:
+            turns = await views.stored_turn_views(session, traces=True)
+        else:
+            turns = [await views.stored_turn_view(session, turn)]
+        now = await views.stored_session_view(session)
+        conversation = path_to({step.id: step for step in await store.steps(session)}, now.tip)
         parent = conversation[0].parent if conversation else None
-        numbers = {record.turn for record in turns}
+        numbers = {view.turn for view in turns}
+        is_open, is_queued = now.open_turn in numbers, turn is None and now.queued is not None
+        is_last = turn is None or now.open_turn == turn
         return Shown(
             session=session,
             turns=turns,
             steps=[step for step in conversation if step.turn in numbers],
             origin=await store.step(parent) if parent is not None and turn is None else None,
-            requests=[request for request in await store.open_requests(session) if request.turn in numbers],
-            wait=(await read_known_waits([session])).get(session) if now.open_turn in numbers or queued else None,
+            requests=[request for request in now.requests if request.turn in numbers],
+            wait=await _wait(views, session, is_open=is_open or is_queued) if is_last else None,
             metrics=await read_tool_metrics(store, session, turn, detailed=True) if as_json else ToolMetrics(),
             seconds={} if as_json else await _seconds(store, session),
             tracebacks=await _tracebacks(store, session, conversation) if tracebacks else {},
-            traces=await store.traces(session, sorted(numbers)),
         )
 
 
-async def _check_refused(session: str) -> None:
-    """Say why the session's request was refused, if that is all there is of it."""
-    runs = Runs(await connect())
-    run = await runs.find_newest(session)
-    close = await runs.close(session, run.run_id) if run is not None and not run.running else None
-    if close is not None and close.result is not None and close.result.error:
-        raise CliError(clean(f"no turn of session {session!r} was opened: {close.result.error}"), ExitCode.ERROR)
+async def _wait(views: Views, session: str, *, is_open: bool) -> TurnWait | None:
+    """Reason the open turn stands still, or the next one, which no worker may have opened."""
+    if is_open:
+        return (await read_known_waits(views, [session])).get(session)
+    with contextlib.suppress(ClientError):
+        return (await views.waits_in_time([session])).get(session)
+    return None
+
+
+async def _read_unopened(views: Views, session: str, turn: int | None, missing: NotFoundError) -> Shown:
+    """View of a session without turns, by Temporal: why its first one stands still, or was refused.
+
+    Raises:
+        CliError: A worker refused its request.
+        NotFoundError: The first turn goes on.
+        ClientError: There is none, or the server does not answer.
+    """
+    async with asyncio.timeout(PATIENCE.total_seconds()):
+        view = await views.unopened_session_view(session, missing)
+    if turn is None and view.waits_for is not None:
+        return Shown(session=session, turns=(), steps=(), wait=view.waits_for)
+    if view.refusal is not None and view.refusal.error:
+        raise CliError(clean(f"no turn of session {session!r} was opened: {view.refusal.error}"), ExitCode.ERROR)
+    raise missing
 
 
 async def _tracebacks(store: Store, session: str, steps: Sequence[StepRecord]) -> dict[str, str]:
@@ -224,18 +245,18 @@ def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
     if shown.origin is not None:
         where = f"{shown.origin.session}, turn {shown.origin.turn}, step {shown.origin.step}"
         yield Line(f"forked from {where}", Tone.HEAD)
-    for record in shown.turns:
-        of_turn = [step for step in shown.steps if step.turn == record.turn]
-        waiting = [request for request in shown.requests if record is shown.turns[-1]]
-        yield turn_line(record, left_behind=not of_turn, waits=bool(waiting))
-        if (trace := shown.traces.get(record.turn)) is not None:
-            yield Line(f"trace {trace}", Tone.QUIET)
+    for view in shown.turns:
+        of_turn = [step for step in shown.steps if step.turn == view.turn]
+        waiting = [request for request in shown.requests if view is shown.turns[-1]]
+        yield turn_line(view, left_behind=not of_turn, waits=bool(waiting))
+        if view.trace_id is not None:
+            yield Line(f"trace {view.trace_id}", Tone.QUIET)
         for step in of_turn:
             yield from step_lines(step, shown.seconds, short=short, tracebacks=shown.tracebacks)
-        yield from todo_lines(record.result.todos if record.result is not None else ())
+        yield from todo_lines(view.result.todos if view.result is not None else ())
         for request in waiting:
             yield from request_lines(shown.session, request)
-    if shown.wait is not None and not shown.requests:
+    if shown.wait is not None and (shown.wait.is_stuck or not shown.requests):
         begun = "" if shown.turns else f"{shown.session} · not opened yet · "
         yield Line(f"{begun}{shown.wait.sentence(datetime.now(UTC))}", Tone.WARNING)
 
@@ -243,7 +264,7 @@ def session_lines(shown: Shown, *, short: bool = False) -> Iterator[Line]:
 def _show_checkpoints(session: str, turn: int | None, *, as_json: bool) -> None:
     async def main(store: Store) -> list[Checkpoint]:
         if turn is not None:
-            await store.turn(session, turn)
+            await views_of(store).check_opened(session, turn)
         return [checkpoint for checkpoint in await store.checkpoints(session) if turn in {None, checkpoint.turn}]
 
     found = with_store(main)
@@ -265,12 +286,14 @@ def checkpoint_line(checkpoint: Checkpoint) -> Line:
     return Line(f"{where} · {size}{pending}", tone)
 
 
-def turn_line(record: TurnRecord, *, left_behind: bool = False, waits: bool = False) -> Line:
+def turn_line(view: TurnView, *, left_behind: bool = False, waits: bool = False) -> Line:
     """One line on a turn and how it ended; one that a rewind left behind has no place in the conversation."""
-    head = f"turn {record.turn} · {record.agent} · {record.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
-    if record.ended_at is not None:
-        head = f"{head} · {duration((record.ended_at - record.started_at).total_seconds())}"
-    result = record.result
+    head = f"turn {view.turn} · {view.agent}"
+    if view.started_at is not None:
+        head = f"{head} · {view.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
+        if view.ended_at is not None:
+            head = f"{head} · {duration((view.ended_at - view.started_at).total_seconds())}"
+    result = view.result
     if result is None:
         return Line(f"{head} · {RunState.WAITING_FOR_INPUT if waits else RunState.RUNNING}", Tone.HEAD)
     why = f" ({result.reason_code}: {to_one_line(result.error)})" if result.error else ""
@@ -293,7 +316,7 @@ def step_lines(
         yield from message_lines(message, seconds, short=short)
         if isinstance(message, ToolMessage) and (trace := tracebacks.get(message.call_id)) is not None:
             yield from (Line(f"  {line}", Tone.QUIET) for line in clean(trace).splitlines())
-    used = format_used(step.usage.total_tokens, step.cost_usd)
+    used = format_used(step.usage, step.cost_usd)
     if step.summarised is not None:
         yield Line(f"compacted · {step.summarised} messages · {used}", Tone.QUIET)
         yield from (Line(f"  {line}", Tone.QUIET) for line in _rows(step.messages[0].content, short=short))
@@ -350,7 +373,7 @@ def artifact_command(*, session: str, handle: str, output: Path | None) -> None:
     """
 
     async def main(store: Store) -> Artifact:
-        await store.session(session)
+        await views_of(store).check_opened(session)
         try:
             return await store.artifact(handle, session=session)
         except NotFoundError as error:
@@ -358,24 +381,19 @@ def artifact_command(*, session: str, handle: str, output: Path | None) -> None:
 
     found = with_store(main)
     if output is None:
-        _print(found)
+        # A terminal gets text only, without the characters that steer it.
+        if not is_terminal():
+            click.echo(found.data, nl=False)
+        elif found.is_binary:
+            what = f"{found.id} is {found.content_type}, {len(found.data):,} bytes"
+            raise MistakeError(f"{what}; name a file with --output, or redirect it")
+        else:
+            click.echo(clean(found.data.decode(errors="replace")), nl=False)
         return
     try:
         output.write_bytes(found.data)
     except OSError as error:
         raise MistakeError(f"{output} cannot be written: {error.strerror}; name another file") from error
-
-
-def _print(found: Artifact) -> None:
-    """Write the bytes; a terminal gets text only, without the characters that steer it."""
-    if not is_terminal():
-        click.echo(found.data, nl=False)
-    elif found.is_binary:
-        raise MistakeError(
-            f"{found.id} is {found.content_type}, {len(found.data):,} bytes; name a file with --output, or redirect it"
-        )
-    else:
-        click.echo(clean(found.data.decode(errors="replace")), nl=False)
 
 
 def is_terminal() -> bool:

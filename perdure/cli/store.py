@@ -1,20 +1,22 @@
 """``perdure store``: look at the transcript store, migrate it, delete old data, and look after keys."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import click
 
-from perdure.cli.connection import with_client, with_store
+from perdure.cli.connection import open_store, with_client, with_store
 from perdure.cli.errors import ExitCode, MistakeError
-from perdure.cli.live import list_limit, print_json
+from perdure.cli.findings import Finding
+from perdure.cli.options import list_limit
+from perdure.cli.output import print_json
 from perdure.client import Client
-from perdure.client.retention import find_interval, schedule_sweeps, sweep_now
+from perdure.client.retention import find_interval, read_sweeps, schedule_sweeps, sweep_now
 from perdure.contracts.retention import Retention, Swept, read_duration
 from perdure.settings import load_settings
 from perdure.store import Store, migrate
 from perdure.store.database import Address
-from perdure.store.key_moves import make_key_store
+from perdure.store.keys.moves import make_key_store
 
 SHORTEST_INTERVAL = timedelta(minutes=1)
 
@@ -67,17 +69,13 @@ def status_command(ctx: click.Context, *, as_json: bool) -> None:
     else:
         click.echo(f"store    {Address(url)}")
         click.echo(f"schema   {found.applied or 'none'}, for releases that know {found.oldest or 'any'}")
-        click.echo(f"release  {_advise(found)}")
+        advice = f"this release can use the store{', which a newer release has migrated' if found.is_newer else ''}"
+        if not found.is_known:
+            advice = "this release is too old for the store; upgrade perdure, or set PERDURE_STORE_URL to another store"
+        elif found.pending:
+            advice = f"this release needs {', '.join(found.pending)}; run 'perdure store migrate'"
+        click.echo(f"release  {advice}")
     ctx.exit(code)
-
-
-def _advise(found: migrate.Schema) -> str:
-    if not found.is_known:
-        return "this release is too old for the store; upgrade perdure, or set PERDURE_STORE_URL to another store"
-    if found.pending:
-        return f"this release needs {', '.join(found.pending)}; run 'perdure store migrate'"
-    newer = ", which a newer release has migrated" if found.is_newer else ""
-    return f"this release can use the store{newer}"
 
 
 @store_command.command("gc")
@@ -141,6 +139,21 @@ def keys_command(*, to: Literal["key-store", "store"] | None, as_json: bool) -> 
     click.echo(f"{done}keys in the store: {here}, in the key store: {apart}")
 
 
+@store_command.command("rotate-ids")
+@as_json
+def rotate_ids_command(*, as_json: bool) -> None:
+    """Sign the ids that perdure derives with a new secret from now on; ids that were given before stay valid.
+
+    The sessions of schedules' runs and of requests with an Idempotency-Key have such ids. Each turn has a secret of its
+    own for the ids of its delegates. No secret is ever shown. You can run it while workers run.
+    """
+    number = with_store(lambda store: store.rotate_id_secret())
+    if as_json:
+        print_json({"secrets": number})
+        return
+    click.echo(f"ids are signed with secret {number} from now on; those that older ones have signed stay valid")
+
+
 @store_command.command("tombstones")
 @list_limit("Most to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each.")
@@ -200,7 +213,7 @@ async def _sweep(client: Client, *, dry_run: bool) -> Swept:
 
 async def _schedule(client: Client, every: timedelta | None) -> None:
     store = await client.store()
-    await schedule_sweeps(client.temporal, client.settings.task_queue, store.id, every)
+    await schedule_sweeps(client.temporal, client.settings.task_queue, store, every)
 
 
 async def _describe(client: Client) -> tuple[timedelta | None, dict[str, Retention]]:
@@ -222,3 +235,21 @@ def _show_swept(swept: Swept, *, dry_run: bool, as_json: bool) -> None:
         click.echo(f"kept {kept.session}: {kept.why}")
     if swept.kept_sessions > len(swept.kept):
         click.echo(f"kept {swept.kept_sessions - len(swept.kept)} more")
+
+
+async def ask_sweeps(client: Client, now: datetime | None = None) -> Finding | None:
+    """When the last sweep was, and whether sweeps are missing; None if no agent has a retention."""
+    async with open_store(client.settings) as store:
+        agents = sorted(await store.retentions())
+    if not agents:
+        return None
+    check, sweeps = "retention", await read_sweeps(client.temporal, client.settings.task_queue)
+    if sweeps.every is None:
+        text = f"no schedule sweeps, so nothing old is deleted; these agents have a retention: {', '.join(agents)}"
+        return Finding(check=check, ok=False, text=text, fix="run 'perdure store retention --every 1h'")
+    last = "there was none yet" if sweeps.last is None else f"the last one ended {sweeps.last:%Y-%m-%d %H:%M} UTC"
+    text = f"a sweep is due every {sweeps.every}; {last}"
+    if sweeps.is_late(now or datetime.now(UTC)):
+        fix = "see whether the schedule perdure-retention is paused, and run 'perdure store retention --now'"
+        return Finding(check=check, ok=False, text=text, fix=fix)
+    return Finding(check=check, ok=True, text=text)

@@ -1,32 +1,14 @@
-"""What running turns wait for, for the verbs that show turns: asked of Temporal, and never in the way of the verb."""
+"""Waits of running turns, for the verbs that show turns: asked of Temporal, and never in the way of the verb."""
 
-import asyncio
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import click
-from temporalio.client import Client as TemporalClient
 
 from perdure.cli.render import clean
 from perdure.client import Cause, Client, ClientError, TurnWait
 from perdure.client.causes import NEEDS_A_WORKER
-from perdure.client.connect import connect, rpc_errors
-from perdure.client.executions import Runs
-from perdure.client.waits import Waits
-from perdure.contracts.names import AGENT_TURN
-
-MOST = 20
-"""Running turns of a page that the server is asked about."""
-
-PATIENCE = timedelta(seconds=5)
-"""How long a verb waits for what the server says of them."""
-
-LOOKED_AT = 200
-"""Running turns that Temporal is asked about, those that began last."""
-
-SLOWEST = 10
-"""Turns a second that a slow server still says something of."""
+from perdure.client.views import Views
 
 LOOK = timedelta(seconds=2.5)
 """Between two looks at a turn that is followed; it stands still if no event came between two of them."""
@@ -38,38 +20,10 @@ RAREST = timedelta(hours=1)
 """But at least so often."""
 
 
-async def waits_of(sessions: Sequence[str]) -> dict[str, TurnWait]:
-    """Why these turns stand still, as far as the server says so in time.
-
-    Raises:
-        ClientError: The server does not answer.
-    """
-    if not sessions:
-        return {}
-    waits = Waits(Runs(await connect()))
+async def read_known_waits(views: Views, sessions: Sequence[str]) -> dict[str, TurnWait]:
+    """Waits of these turns, as far as they can be known; a server that cannot be asked is a line on stderr."""
     try:
-        async with asyncio.timeout(max(PATIENCE.total_seconds(), len(sessions) / SLOWEST)):
-            return await waits.waits_of(sessions)
-    except TimeoutError:
-        return {}
-
-
-async def list_running_turns(temporal: TemporalClient, queue: str) -> list[str]:
-    """The sessions of the queue's running turns, those that began last, also of those that no worker has opened yet.
-
-    Raises:
-        ClientError: The server does not answer.
-    """
-    name = json.dumps(queue)
-    query = f'WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Running" AND TaskQueue = {name}'
-    with rpc_errors():
-        return [run.id async for run in temporal.list_workflows(query, limit=LOOKED_AT)]
-
-
-async def read_known_waits(sessions: Sequence[str]) -> dict[str, TurnWait]:
-    """The same of at most 20 turns; a server that cannot be asked is a line on stderr."""
-    try:
-        return await waits_of(sessions[:MOST])
+        return await views.waits_in_time(sessions)
     except ClientError as error:
         click.echo(clean(f"perdure: what running turns wait for is not known: {error}"), err=True)
         return {}
@@ -88,7 +42,7 @@ class Watch:
         self._told: tuple[object, datetime, timedelta] | None = None
 
     async def look(self, after: int | None) -> TurnWait | None:
-        """Why the turn stands still now; ``after`` is the number of the last event that was printed."""
+        """Reason the turn stands still now; ``after`` is the number of the last event that was printed."""
         is_quiet, self._seen = after == self._seen, after
         if not is_quiet:
             self._told = None
@@ -99,7 +53,7 @@ class Watch:
         return wait if wait.text == NEEDS_A_WORKER else None  # who follows is asked
 
     def tell(self, wait: TurnWait) -> str | None:
-        """What is to be told of it now: the same wait more and more rarely, and but once where live rows stay."""
+        """Text to print of a wait now: the same wait more and more rarely, and but once where live rows stay."""
         if self._only_stuck and not wait.is_stuck:
             return None
         now, what = datetime.now(UTC), (wait.cause, wait.session, "" if wait.cause is Cause.PACE else wait.text)

@@ -9,7 +9,8 @@ import click
 
 from perdure.cli.connection import with_client
 from perdure.cli.errors import CliError, ExitCode
-from perdure.cli.live import as_json, list_limit, print_json, print_list
+from perdure.cli.options import as_json, list_limit
+from perdure.cli.output import print_json, print_list
 from perdure.cli.render import clean, duration
 from perdure.contracts.webhooks import Delivery, NewWebhook, Webhook, WebhookEvent
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
@@ -22,11 +22,14 @@ import click
 from pydantic import BaseModel, ValidationError
 
 from perdure.cli.errors import CliError, ExitCode, MistakeError
-from perdure.cli.server import open_log, spawn, stop_process
+from perdure.cli.server import open_log, reminding, spawn, stop_process
 from perdure.settings import PREFIX
 
 WORKER = "perdure.worker"
 """The worker's module."""
+
+SAID = "perdure: "
+"""Prefix of the line in which a worker says why it cannot start."""
 
 NEEDED = ("litellm", "mcp", "prometheus_client", "uvloop")
 """Modules of the extra ``worker``, without which a worker cannot start."""
@@ -75,6 +78,11 @@ def require_worker() -> None:
         )
 
 
+def with_port(address: str, port: int) -> str:
+    """An address of metrics with another port; loopback if it has no host."""
+    return f"{address.rpartition(':')[0] or '127.0.0.1'}:{port}"
+
+
 def worker_arguments(agents: Sequence[str]) -> list[str]:
     """The command line of the worker. ``-P`` keeps files of the caller's folder from taking the names of modules."""
     require_worker()
@@ -120,16 +128,22 @@ def exit_code(returncode: int) -> int:
     metavar="HOST:PORT",
     help="Where to serve /metrics, /healthz and /readyz, instead of PERDURE_METRICS_ADDRESS (127.0.0.1:9464).",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="Only the port of that address, as in 'perdure dev'; the host stays.",
+)
 @record_option
 @replay_option
 @click.pass_context
-def worker_command(  # noqa: PLR0913 - the options of the verb
+def worker_command(
     ctx: click.Context,
     *,
     agents: tuple[str, ...],
     task_queue: str | None,
     roles: str | None,
     metrics_address: str | None,
+    metrics_port: int | None,
     record: Path | None,
     replay: Path | None,
 ) -> None:
@@ -143,6 +157,10 @@ def worker_command(  # noqa: PLR0913 - the options of the verb
         changes["PERDURE_TASK_QUEUE"] = task_queue
     if roles is not None:
         changes["PERDURE_ROLES"] = roles
+    if metrics_port is not None:
+        if metrics_address is not None:
+            raise MistakeError("--metrics-address has a port already; leave it or --metrics-port out")
+        metrics_address = with_port(os.environ.get("PERDURE_METRICS_ADDRESS", ""), metrics_port)
     if metrics_address is not None:
         changes["PERDURE_METRICS_ADDRESS"] = metrics_address
     process = spawn(worker_arguments(agents), output=None, env={**os.environ, **changes})
@@ -150,11 +168,8 @@ def worker_command(  # noqa: PLR0913 - the options of the verb
         ctx.exit(exit_code(process.wait()))
 
 
-READY_TIMEOUT = timedelta(seconds=60)
-"""How long the worker may take until it is ready; loading the model library alone takes about five seconds."""
-
 STOP_MARGIN = timedelta(seconds=10)
-"""What the worker gets beyond its own grace period before it is killed."""
+"""Time that the worker gets beyond its own grace period before it is killed."""
 
 POLL = timedelta(milliseconds=100)
 
@@ -174,14 +189,14 @@ _GROUPS = (
     (re.compile(r"^\d+:(?:\w+,)*memory(?:,\w+)*:/(.*)$", re.MULTILINE), "memory", "memory.oom_control"),  # version 1
     (re.compile(r"^0::/(.*)$", re.MULTILINE), "", "memory.events"),
 )
-"""How a control group is named, below which folder it stands, and its file with the count."""
+"""Forms of a control group: its name, the folder above it, and its file with the count."""
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class MemoryKills:
-    """How many processes the kernel has killed for want of memory; None where it does not say.
+    """Number of processes that the kernel has killed for want of memory; None where it does not say.
 
     Attributes:
         group: In the control group of this process, so among few others.
@@ -215,7 +230,7 @@ def _count(text: str) -> int | None:
 
 
 def cause_of_death(code: int, before: MemoryKills, after: MemoryKills) -> str:
-    """Why a process ended, by its return code and the kernel's counts before and after."""
+    """Reason a process ended, by its return code and the kernel's counts before and after."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -264,7 +279,7 @@ class WorkerProcess:
         return time.monotonic() - self._began > STEADY.total_seconds()
 
     def death(self) -> str:
-        """Why it ended."""
+        """Reason the process ended."""
         return cause_of_death(self.process.returncode, self._kills, MemoryKills.read())
 
     def last_lines(self) -> tuple[str, ...]:
@@ -275,19 +290,14 @@ class WorkerProcess:
             rows = opened.read().decode(errors="replace").splitlines()
         return tuple(to_plain_line(row) for row in rows if row.strip())[-LAST_LINES:]
 
-    async def is_ready(self, address: str) -> bool:
+    async def is_ready(self, address: str, remind: Callable[[str], None]) -> bool:
         """Wait until it says so, or has ended; without a door for metrics there is nobody to ask.
 
-        Raises:
-            CliError: It does neither in time.
+        A slow machine takes a minute and more. So there is no time limit, but a reminder.
         """
-        try:
-            async with asyncio.timeout(READY_TIMEOUT.total_seconds()):
-                while not (self.has_ended or not address or await _is_ready(address)):  # noqa: ASYNC110 - of a process
-                    await asyncio.sleep(POLL.total_seconds())
-        except TimeoutError:
-            msg = f"the worker was not ready within {READY_TIMEOUT.total_seconds():.0f} s; see {self.log}"
-            raise CliError(msg) from None
+        async with reminding(remind, f"the {self.log.stem} is not ready yet; see {self.log}"):
+            while not (self.has_ended or not address or await _is_ready(address)):  # noqa: ASYNC110 - of a process
+                await asyncio.sleep(POLL.total_seconds())
         return not self.has_ended
 
     async def stop(self, grace: timedelta, insisted: asyncio.Event) -> None:
@@ -350,12 +360,13 @@ USUAL_KEYS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedAgent:
-    """What is told of an agent.
+    """Summary of a loaded agent.
 
     Attributes:
         servers: Number of its MCP servers.
         models_without_key: Its models, those that stand in for the first included, that take the provider's usual key.
         unset: Variables that its settings refer to and that are not set.
+        unknown_providers: A sentence for each of its models whose provider does not exist.
     """
 
     name: str
@@ -364,6 +375,7 @@ class LoadedAgent:
     servers: int
     models_without_key: Sequence[str]
     unset: Sequence[str]
+    unknown_providers: Sequence[str] = ()
 
     def line(self) -> str:
         """The agent as one line."""
@@ -375,8 +387,10 @@ def _count_of(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
-async def load_agents(command: Sequence[str], environment: Mapping[str, str]) -> tuple[LoadedAgent, ...]:
-    """Load the agents as the worker will.
+async def load_agents(
+    command: Sequence[str], environment: Mapping[str, str], remind: Callable[[str], None]
+) -> tuple[LoadedAgent, ...]:
+    """Load the agents as the worker will, however long their modules take.
 
     Raises:
         CliError: They cannot be loaded; the message is the worker's own.
@@ -391,11 +405,8 @@ async def load_agents(command: Sequence[str], environment: Mapping[str, str]) ->
         start_new_session=True,  # so that Ctrl+C does not reach it
     )
     try:
-        async with asyncio.timeout(READY_TIMEOUT.total_seconds()):
+        async with reminding(remind, "the agents' modules are still being imported"):
             said, complaint = await process.communicate()
-    except TimeoutError:
-        msg = f"the agents were not loaded within {READY_TIMEOUT.total_seconds():.0f} s; see what their modules do"
-        raise CliError(msg) from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -405,8 +416,8 @@ async def load_agents(command: Sequence[str], environment: Mapping[str, str]) ->
         described: list[dict[str, Any]] = json.loads(rows[-1])  # modules may print lines of their own
         return tuple(LoadedAgent(**agent) for agent in described)
     told = [to_plain_line(row) for row in complaint.decode(errors="replace").splitlines() if row.strip()]
-    if told and told[-1].startswith("perdure: "):
-        raise CliError(told[-1].removeprefix("perdure: "), process.returncode or ExitCode.ERROR)
+    if told and told[-1].startswith(SAID):
+        raise CliError(told[-1].removeprefix(SAID), process.returncode or ExitCode.ERROR)
     raise CliError(f"the agents cannot be loaded: {' | '.join(told[-LAST_LINES:]) or 'no word of why'}")
 
 

@@ -11,6 +11,7 @@ from perdure.client.errors import (
     KeysMismatchError,
     NoWorkerError,
     RequestRefusedError,
+    ReservedIdError,
     ScheduleExistsError,
     ServerRefusedError,
     ServerUnreachableError,
@@ -21,6 +22,7 @@ from perdure.client.errors import (
     TemporalConfigError,
     TurnClosedError,
     UnknownAgentError,
+    UnknownApprovalError,
     UnknownArtifactError,
     UnknownBlockError,
     UnknownScheduleError,
@@ -29,12 +31,14 @@ from perdure.client.errors import (
     WrongTurnError,
 )
 from perdure.client.read import ToolMetrics
-from perdure.client.requests import ResumeOptions, TaskOptions, TurnOptions
+from perdure.client.resumes import ResumeOutcome
 from perdure.client.sessions import Erased
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
+from perdure.client.views import SessionView, TurnView
 from perdure.contracts.blocks import Block
 from perdure.contracts.errors import KeyringError, PerdureError
+from perdure.contracts.turn_options import ResumeOptions, TaskOptions, TurnOptions
 from perdure.contracts.waits import Cause, TurnWait
 from perdure.settings import SettingsError
 from perdure.store.errors import StoreError, StoreUnavailableError, StoreVersionError
@@ -55,13 +59,16 @@ __all__ = [
     "NoWorkerError",
     "PerdureError",
     "RequestRefusedError",
+    "ReservedIdError",
     "ResumeOptions",
+    "ResumeOutcome",
     "ScheduleExistsError",
     "ServerRefusedError",
     "ServerUnreachableError",
     "SessionBusyError",
     "SessionErasedError",
     "SessionIdleError",
+    "SessionView",
     "SettingsError",
     "StoreError",
     "StoreMismatchError",
@@ -74,8 +81,10 @@ __all__ = [
     "Turn",
     "TurnClosedError",
     "TurnOptions",
+    "TurnView",
     "TurnWait",
     "UnknownAgentError",
+    "UnknownApprovalError",
     "UnknownArtifactError",
     "UnknownBlockError",
     "UnknownScheduleError",

@@ -1,13 +1,15 @@
 """Blocks as the client sets them: new turns are refused at once, and open ones are cancelled."""
 
 import secrets
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from perdure.client.cancels import CancelOutcome, Target, cancel_listed, outcome_of
+from perdure.client.cancels import MOST, CancelOutcome, Target, cancel_listed, outcome_of
 from perdure.client.errors import UnknownBlockError
 from perdure.client.requests import validate
 from perdure.client.sessions import Sessions
+from perdure.client.unopened import UnopenedTurn, find_unopened
 from perdure.contracts.blocks import Block, BlockRequest
 from perdure.contracts.values import Value
 from perdure.store import Store
@@ -15,7 +17,7 @@ from perdure.store.errors import NotFoundError
 from perdure.store.records import MeantTurn
 
 TRIES = 3
-"""How often a turn is told to stop whose cancel fails."""
+"""Number of tries to stop a turn whose cancel fails."""
 
 
 class Only(TypedDict, total=False):
@@ -28,7 +30,7 @@ class Only(TypedDict, total=False):
 
 
 class BlockOutcome(Value):
-    """What came of a block.
+    """Outcome of a block.
 
     Attributes:
         block: The block; of a dry run the one that would be, without an id.
@@ -61,19 +63,32 @@ class Blocks:
         block = asked if dry_run else await store.add_block(asked)
         refuses = await store.blocked_agents(block)
         if dry_run:
-            meant = () if keep_running else await store.blocked_turns(block)
-            would = tuple(outcome_of(_target(turn), "would_cancel") for turn in meant)
+            meant = [] if keep_running else await self._list_failing(store, block, refuses)
+            meant += [] if keep_running else map(_target, await store.blocked_turns(block))
+            would = tuple(outcome_of(target, "would_cancel") for target in meant)
             return BlockOutcome(block=block, changed=False, refuses=refuses, turns=would)
-        turns = () if keep_running else await self._cancel(store, block)
+        turns = () if keep_running else await self._cancel(store, block, refuses)
         return BlockOutcome(block=block, changed=block.id == asked.id, refuses=refuses, turns=turns)
 
-    async def _cancel(self, store: Store, block: Block) -> tuple[CancelOutcome, ...]:
+    async def _list_failing(self, store: Store, block: Block, refuses: Collection[str]) -> list[Target]:
+        """The turns that the store does not know of and whose own code fails; others it refuses when they open."""
+        sessions = self._sessions
+        unopened = await find_unopened(sessions.temporal, store, sessions.settings.task_queue, limit=MOST)
+        return [
+            Target(turn.session, turn.turn, turn.agent, turn.request_id)
+            for turn in unopened
+            if turn.fails and _means(block, refuses, turn)
+        ]
+
+    async def _cancel(self, store: Store, block: Block, refuses: Collection[str]) -> tuple[CancelOutcome, ...]:
         """Look until the store has no open turn more that was not told to stop; those that fail are tried again."""
         who = f" by {block.by}" if block.by else ""
         why = f": {block.reason}" if block.reason else ""
         reason = f"blocked{who}{why} ({block.id})"
         outcomes: dict[tuple[str, int], CancelOutcome] = {}
         tries: dict[tuple[str, int], int] = {}
+        for outcome in await self._tell(await self._list_failing(store, block, refuses), reason):
+            outcomes[outcome.session, outcome.turn] = outcome
         while True:
             untold = [
                 _target(turn)
@@ -83,9 +98,12 @@ class Blocks:
             ]
             if not untold:
                 return tuple(outcomes.values())
-            for outcome in await cancel_listed(self._sessions.runs, untold, reason, drop_queue=True):
+            for outcome in await self._tell(untold, reason):
                 place = outcome.session, outcome.turn
                 outcomes[place], tries[place] = outcome, tries.get(place, 0) + 1
+
+    async def _tell(self, targets: Sequence[Target], reason: str) -> list[CancelOutcome]:
+        return await cancel_listed(self._sessions, targets, reason, drop_queue=True)
 
     async def unblock(self, block: str, *, by: str, tenant: str | None) -> bool:
         """Lift a block; False if it was lifted before.
@@ -98,6 +116,13 @@ class Blocks:
             return await store.lift_block(block, by=by, tenant=tenant)
         except NotFoundError as error:
             raise UnknownBlockError(f"{error}; 'perdure blocks' lists the blocks in force") from None
+
+
+def _means(block: Block, refuses: Collection[str], turn: UnopenedTurn) -> bool:
+    """Whether a block means a turn that names a model, or that has those of its agent."""
+    tenants = () if turn.tenant is None else (turn.tenant,)
+    models = {turn.model} if turn.model is not None else {block.model} if turn.agent in refuses else set[str | None]()
+    return block.fits(turn.agent, tenants, {model for model in models if model is not None})
 
 
 def _target(turn: MeantTurn) -> Target:

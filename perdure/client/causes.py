@@ -1,4 +1,4 @@
-"""Why a running turn stands still: the cause, in a sentence with advice, of what was seen of its workflow.
+"""Causes of a wait: why a running turn stands still, in a sentence with advice, from what was seen of its workflow.
 
 Asks nobody: :mod:`perdure.client.waits` fills in ``Seen``, and :func:`explain` decides which cause counts.
 
@@ -21,6 +21,7 @@ from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
 from perdure.client.executions import POLLER_AGE
+from perdure.client.unopened import FAILING
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.names import Activity, SearchAttribute
@@ -56,7 +57,7 @@ MOST_SAID = 600
 """Characters of a failure's message that are shown."""
 
 NEEDS_A_WORKER = "a person's reply, which needs a worker to take it"
-"""What a turn waits for that asks a person while no worker can say what."""
+"""Wait of a turn that asks a person while no worker can say what it asks."""
 
 _A_DELEGATE = "delegate "
 _ANOTHER = "another worker goes on by itself; look at why this one died"
@@ -77,7 +78,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What is known of a running turn. The description is enough for one that goes on; the rest is asked for others.
+    """Facts about a running turn. The description is enough for one that goes on; the rest is asked for others.
 
     Attributes:
         described: What Temporal says of the workflow.
@@ -116,6 +117,11 @@ class Seen:
         """Whether nothing is under way."""
         return not self.described.pending_activities and not self.described.HasField("pending_workflow_task")
 
+    @property
+    def is_tried_again(self) -> bool:
+        """Whether a task of the turn's own code has failed, or was lost, and is given out again."""
+        return self.described.pending_workflow_task.attempt > 1
+
     def wait(
         self,
         cause: Cause,
@@ -134,7 +140,7 @@ class Seen:
 
     @property
     def ends(self) -> str:
-        """How to end the turn."""
+        """Advice on ending the turn."""
         return f"perdure cancel {self.session} ends the turn"
 
     @property
@@ -153,7 +159,7 @@ def find_untaken_queues(seen: Seen) -> Iterator[Queue]:
 
 
 def explain(seen: Seen) -> TurnWait | None:
-    """Why the turn stands still, the worst cause if it has several; None if it goes on."""
+    """Explain why the turn stands still, by the worst cause if it has several; None if it goes on."""
     if seen.is_idle:
         return _wait_of_idle(seen)
     found = [
@@ -166,15 +172,17 @@ def explain(seen: Seen) -> TurnWait | None:
 def _wait_of_workflow_task(seen: Seen) -> TurnWait | None:
     """The turn's own code waits for a worker, or fails in every worker that takes it."""
     task, session = seen.described.pending_workflow_task, seen.session
-    failed = next((event for event in seen.events if event.event_type in _ENDS_OF_TASKS), None)
-    if failed is not None and failed.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED and task.attempt > 1:
-        said = _shorten(failed.workflow_task_failed_event_attributes.failure.message)
+    last = next((event for event in seen.events if event.event_type in _ENDS_OF_TASKS), None)
+    failed = last if last is not None and last.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED else None
+    is_lost = last is not None and last.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT
+    if seen.is_tried_again and (failed is not None or (is_lost and task.attempt >= FAILING)):
+        said = "" if failed is None else failed.workflow_task_failed_event_attributes.failure.message
         return seen.wait(
             Cause.WORKFLOW_TASK,
-            f"the turn's own code fails in every worker: {said}",
-            "start the version of perdure that the turn began with; or end the workflow with 'temporal workflow "
-            f"terminate --workflow-id {session}', and 'perdure send {session} ...' goes on from its last step",
-            _time(failed.event_time),
+            f"the turn's own code fails in every worker: {_shorten(said) or 'none answers for it'}",
+            f"start the version of perdure that the turn began with; or 'perdure cancel {session} --force' ends the "
+            f"turn, and 'perdure send {session} ...' goes on from its last step",
+            _time(last.event_time) if last is not None else None,
             attempt=task.attempt,
         )
     if not _is_untaken(seen):
@@ -349,6 +357,9 @@ def wait_for_person(session: str, requests: Sequence[InputRequest], since: datet
     first, more = requests[0], f" and {len(requests) - 1} more" if len(requests) > 1 else ""
     if first.needs == "answer":
         text, advice = f"an answer to {first.question!r}", f"perdure answer {session} {first.request_id} VALUE"
+    elif first.needs == "result":
+        text = f"the result of {first.tool}, which its caller runs"
+        advice = f"perdure submit {session} {first.request_id} VALUE"
     else:
         text = f"an approval of {first.tool} {first.arguments}"
         advice = f"perdure approve {session} {first.request_id}, or perdure deny {session} {first.request_id}"
@@ -434,7 +445,7 @@ def _scheduled_time_of(seen: Seen, pending: PendingActivityInfo) -> datetime | N
 
 
 def _note(pending: PendingActivityInfo) -> str:
-    """What the last beat says."""
+    """Text of the last beat."""
     for payload in pending.heartbeat_details.payloads:
         with contextlib.suppress(ValueError):
             if isinstance(said := json.loads(payload.data), str):

@@ -6,9 +6,7 @@ Temporal has forgotten. (A start also looks there whether the agent is known; a 
 Long, because each public method says what it takes, gives and raises, and a client is one thing to its callers.
 """
 
-import contextlib
-import functools
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Self, Unpack, overload
@@ -16,62 +14,49 @@ from typing import Self, Unpack, overload
 import temporalio.client
 
 from perdure.agents.files import File, Image
+from perdure.client.asks import Ask, Compact, Fork, Resume, Send, Start, carry_out
 from perdure.client.blocks import BlockOutcome, Blocks, Only
-from perdure.client.cancels import CancelOutcome, OpenFilter, cancel_listed, list_open, outcome_of
+from perdure.client.cancels import CancelOutcome, OpenFilter, cancel_listed, cancel_one, list_open, outcome_of
 from perdure.client.connect import ConnectOptions
 from perdure.client.deltas import with_deltas
 from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionIdleError, UnknownArtifactError
-from perdure.client.read import closures, list_sessions, read_trajectory
+from perdure.client.read import ask_of, list_sessions, read_trajectory
 from perdure.client.replies import Replies
-from perdure.client.requests import (
-    Content,
-    ResumeOptions,
-    SendOptions,
-    TaskOptions,
-    TurnOptions,
-    read_content,
-    session_id,
-    turn_request,
-    validate,
-)
+from perdure.client.requests import Content, ResultMore, SendOptions, validate
+from perdure.client.resumes import MOST, PER_SECOND, Admit, EndedFilter, Pace, ResumeOutcome, resume_ended
 from perdure.client.schedules import Schedules
-from perdure.client.sessions import Erased, Sessions, unknown_session_of
+from perdure.client.sessions import Erased, Sessions, found_in_store
+from perdure.client.standing_approvals import ApproveMore, StandingApprovals
 from perdure.client.stream import Every, Types, filter_events, heartbeat_at
 from perdure.client.tasks import Task
+from perdure.client.texts import refuse_half_characters, refuses_half_characters
 from perdure.client.turn import Turn
 from perdure.client.updates import extend_request, send_limits
+from perdure.client.views import SessionView, Sources, TurnView, Views
 from perdure.client.waits import Waits
 from perdure.client.webhooks import Webhooks
 from perdure.client.worker_stores import connect_to_fleet
 from perdure.contracts.blocks import Block
 from perdure.contracts.budgets import Limits
-from perdure.contracts.checkpoints import Checkpoint, ResumeFrom
+from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.deltas import Delta
 from perdure.contracts.events import Envelope
-from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputReceipt, OpenRequest
+from perdure.contracts.input_requests import InputReceipt, OpenRequest
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Update
+from perdure.contracts.turn_options import ResumeOptions, TaskOptions, TurnOptions
 from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnStatus, WhenBusy
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
 from perdure.store import Store
+from perdure.store.admission import Fresh
 from perdure.store.errors import NotFoundError
 from perdure.store.records import Artifact, RegisteredAgent, SessionFilter, SessionRecord, TurnRecord
 from perdure.trajectory import Trajectory
 
-GUIDANCE = "what matters for the work ahead"
-"""What a summary keeps in mind when the person who asks for it names nothing."""
 
-
-@contextlib.contextmanager
-def _found_in_store() -> Iterator[None]:
-    try:
-        yield
-    except NotFoundError as error:
-        raise unknown_session_of(error) from error
-
-
+@refuses_half_characters
 class Client:
     """A connection to Temporal and, from the first use that needs it, to the transcript store."""
 
@@ -85,6 +70,8 @@ class Client:
         self._blocks = Blocks(self._sessions)
         self.webhooks = Webhooks(self._sessions)
         self.schedules = Schedules(self._sessions)
+        self.approvals = StandingApprovals(self._sessions)
+        self.views = Views(Sources(store=self.store, temporal=self._sessions.reach, queue=settings.task_queue))
 
     @classmethod
     async def connect(cls, settings: Settings | None = None, **options: Unpack[ConnectOptions]) -> Self:
@@ -132,6 +119,12 @@ class Client:
 
         A prompt may be a list of texts, ``perdure.Image`` and ``perdure.File``, which are put into the store first.
 
+        Example::
+
+            async with await Client.connect() as client:
+                turn = await client.start("writer", "Summarise the report.")
+                print((await turn.result()).output)
+
         Raises:
             RequestRefusedError: The request is not valid; nothing was sent.
             UnknownAgentError: Workers poll the task queue, and none has registered the agent. (If no worker polls, the
@@ -139,13 +132,12 @@ class Client:
             SessionBusyError: Another turn of the session runs, or hooks of its last turn still run after 30 s.
             ServerUnreachableError: The server does not answer.
         """
-        new = session is None
-        session = session_id(agent) if session is None else session
-        text, files = await read_content(prompt)
-        request = turn_request(session, {"agent": agent, "prompt": text, **options})
-        if request.definition is None:
-            await self._sessions.check_agent(agent, None if new else session)
-        return await self._sessions.start(session, request, files, options.get("priority"))
+        return await self.carry_out(Start(agent=agent, prompt=prompt, session=session, options=options))
+
+    async def carry_out(self, ask: Ask, admitted: Fresh | None = None) -> Turn:
+        """Begin the turn that a value asks for, as its method does; ``admitted`` is what the store has said of it."""
+        refuse_half_characters(ask)
+        return await carry_out(self._sessions, ask, admitted)
 
     async def compact(self, session: str, guidance: str = "", *, request_id: str | None = None) -> Turn:
         """Summarise the conversation of an idle session, in a turn that does nothing else.
@@ -158,9 +150,7 @@ class Client:
             SessionBusyError: A turn of the session runs.
             ServerUnreachableError: The server does not answer.
         """
-        request = turn_request(session, {"prompt": guidance or GUIDANCE, "request_id": request_id, "compact": True})
-        await self._sessions.find_run(session)
-        return await self._sessions.start(session, request)
+        return await self.carry_out(Compact(session=session, guidance=guidance, request_id=request_id))
 
     async def resume(
         self,
@@ -188,8 +178,7 @@ class Client:
             SessionBusyError: A turn of the session runs.
             ServerUnreachableError: The server does not answer.
         """
-        origin = validate(ResumeFrom, {"turn": turn, "step": at})
-        return await self._go_on(session, session, origin, prompt, options)
+        return await self.carry_out(Resume(session=session, prompt=prompt, at=at, turn=turn, options=options))
 
     async def fork(
         self,
@@ -212,18 +201,8 @@ class Client:
             SessionBusyError: The new session exists, and a turn of it runs.
             ServerUnreachableError: The server does not answer.
         """
-        if into == session:
-            msg = f"session {session!r} cannot be forked into itself; resume it there, or name another id"
-            raise RequestRefusedError(msg)
-        origin = validate(ResumeFrom, {"session": session, "turn": turn, "step": at})
-        return await self._go_on(session, session_id(session) if into is None else into, origin, prompt, options)
-
-    async def _go_on(self, known: str, into: str, origin: ResumeFrom, prompt: Content, options: ResumeOptions) -> Turn:
-        """Start a turn of the session ``into`` that goes on from a step of the session ``known``."""
-        text, files = await read_content(prompt)
-        request = turn_request(into, {"resume_from": origin, "prompt": text, **options})
-        await self._sessions.check_known(known)
-        return await self._sessions.start(into, request, files, options.get("priority"))
+        ask = Fork(session=session, into=into, prompt=prompt, at=at, turn=turn, options=options)
+        return await self.carry_out(ask)
 
     async def send(
         self, session: str, prompt: Content, *, when_busy: WhenBusy = "queue", **options: Unpack[SendOptions]
@@ -248,7 +227,7 @@ class Client:
             RequestRefusedError: The message is not valid, or too many messages are queued already.
             NoWorkerError: No worker took the message.
         """
-        return await self._sessions.send(session, prompt, when_busy, **options)
+        return await self.carry_out(Send(session=session, prompt=prompt, when_busy=when_busy, options=options))
 
     async def answer(self, session: str, request: str, value: JsonValue, *, by: str = "") -> InputReceipt:
         """Answer a question: the value becomes the result of the tool call that asks.
@@ -266,33 +245,32 @@ class Client:
                 "an answer is text or JSON; send images and files before it, with "
                 'client.send(session, […], when_busy="steer")'
             )
-        return await self._replies.reply(
-            session, Update.ANSWER, AnswerRequest, {"request": request, "value": value, "by": by}
-        )
+        return await self._replies.reply(session, Update.ANSWER, {"request": request, "value": value, "by": by})
 
-    async def approve(self, session: str, request: str, *, by: str, digest: str = "") -> InputReceipt:
+    async def approve(self, session: str, request: str, *, by: str, **more: Unpack[ApproveMore]) -> InputReceipt:
         """Approve a tool call; with the request's ``digest``, only if its arguments are still those that were shown.
 
-        Raises:
-            RequestRefusedError: No turn waits for it, it expired, its arguments differ, or it was denied before.
-            UnknownSessionError: There is no session of that id.
-            NoWorkerError: No worker took the approval.
+        With ``always`` it stands for further calls too (:attr:`approvals`). Raises what :meth:`answer` does, also if
+        the request expired or was denied before.
         """
-        return await self._replies.reply(
-            session, Update.APPROVE, ApproveRequest, {"request": request, "by": by, "digest": digest}
-        )
+        return await self._replies.reply(session, Update.APPROVE, {"request": request, "by": by, **more})
 
     async def deny(self, session: str, request: str, *, by: str, reason: str = "") -> InputReceipt:
         """Deny a tool call, or decline a question: the model gets an error result with the reason.
 
-        Raises:
-            RequestRefusedError: No turn waits for it, or somebody has decided otherwise before.
-            UnknownSessionError: There is no session of that id.
-            NoWorkerError: No worker took the denial.
+        Raises what :meth:`answer` does, also if somebody has decided otherwise before.
         """
-        return await self._replies.reply(
-            session, Update.DENY, DenyRequest, {"request": request, "by": by, "reason": reason}
-        )
+        return await self._replies.reply(session, Update.DENY, {"request": request, "by": by, "reason": reason})
+
+    async def submit_result(
+        self, session: str, request: str, value: JsonValue = None, **more: Unpack[ResultMore]
+    ) -> InputReceipt:
+        """Submit the result of a tool call that the caller runs, or its ``error``, which the model reads as one.
+
+        With the request's ``digest``, only if its arguments still are what was shown. Raises what :meth:`answer` does.
+        """
+        what = {} if value is None and more.get("error") is not None else {"value": value}
+        return await self._replies.reply(session, Update.SUBMIT_RESULT, {"request": request, **what, **more})
 
     async def inbox(
         self, session: str | None = None, *, agent: str | None = None, tenant: str | None = None
@@ -315,9 +293,7 @@ class Client:
     async def attach(self, session: str, turn: int | None = None) -> Turn:
         """A turn of a session by its number; without one, the turn that runs or else the last.
 
-        Raises:
-            UnknownSessionError: There is no such session, or no such turn of it.
-            StoreError: The store is needed and cannot be read.
+        Raises UnknownSessionError if there is no such session or turn, and StoreError if the store cannot be read.
         """
         return await self._sessions.attach(session, turn)
 
@@ -364,7 +340,7 @@ class Client:
                 yield item
 
     async def cancel(
-        self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False
+        self, session: str, reason: str = "", turn: int | None = None, *, drop_queue: bool = False, force: bool = False
     ) -> bool:
         """Cancel the running turn, or turn number ``turn``, running or queued. False if there is nothing to cancel.
 
@@ -375,38 +351,66 @@ class Client:
             reason: Why; kept in the turn's result.
             turn: Number of the turn to cancel; None is the running one.
             drop_queue: Whether to cancel all queued messages too: each gets a turn, which ends as cancelled.
+            force: Whether to terminate the workflow, its queue too, and end the turn in the store, unasked.
 
         Raises:
             WrongTurnError: The turn is neither running nor queued; the message says which are.
             UnknownSessionError: There is no session of that id.
         """
         request = validate(CancelRequest, {"reason": reason, "turn": turn, "drop_queue": drop_queue})
-        if await self._runs.cancel(session, request):
+        if await cancel_one(self._sessions, session, request, force=force):
             return True
         await self._sessions.find_run(session)
         return False
 
     async def cancel_all(
-        self, reason: str = "", *, dry_run: bool = True, drop_queue: bool = True, **wanted: Unpack[OpenFilter]
+        self,
+        reason: str = "",
+        *,
+        dry_run: bool = True,
+        drop_queue: bool = True,
+        force: bool = False,
+        **wanted: Unpack[OpenFilter],
     ) -> list[CancelOutcome]:
-        """Cancel the running turns of all sessions that match the filters, at most 5,000 in one call.
-
-        Turns that begin after the sessions were listed go on.
+        """Cancel the running turns of all sessions that match, 5,000 at most; what begins meanwhile goes on.
 
         Args:
             reason: As for :meth:`cancel`.
-            dry_run: Whether to cancel nothing, and only return what would be cancelled.
             drop_queue: As for :meth:`cancel`.
-            wanted: The filters: ``tenant``, ``agent``, ``state``, ``since``, ``caller``, ``delegates``.
+            dry_run: Whether to only return what would be cancelled.
+            force: Whether to end those by force whose own code fails: they take no cancel.
+            wanted: The filters.
 
-        Raises:
-            RequestRefusedError: The filter wants sessions that have ended.
-            ServerUnreachableError: The server does not answer.
+        Raises ServerUnreachableError, and RequestRefusedError if the filter wants sessions that have ended.
         """
-        listed = await list_open(await self.store(), functools.partial(closures, self.temporal), wanted)
+        listed = await list_open(self._sessions, wanted)
         if dry_run:
             return [outcome_of(target, "would_cancel") for target in listed]
-        return await cancel_listed(self._runs, listed, reason, drop_queue=drop_queue)
+        return await cancel_listed(self._sessions, listed, reason, drop_queue=drop_queue, force=force)
+
+    async def resume_all(
+        self,
+        *,
+        dry_run: bool = True,
+        per_second: float = PER_SECOND,
+        limit: int = MOST,
+        by: str = "",
+        admit: Admit | None = None,
+        **wanted: Unpack[EndedFilter],
+    ) -> list[ResumeOutcome]:
+        """Resume the sessions whose last turns have ended as the filters say, at most 5,000 in one call.
+
+        Each goes on as by :meth:`resume` without a prompt; asking twice is harmless. May raise ServerUnreachableError.
+
+        Args:
+            dry_run: Whether to resume nothing, and only return what would be resumed.
+            per_second: How many turns begin in a second at most.
+            limit: How many are resumed at most, those that began first at the head.
+            by: Who starts the turns.
+            admit: Gives what each resume is done in; a ClientError of it refuses that session.
+            wanted: The filters: ``reason_code``, or any error; ``agent``, ``tenant``, ``since``.
+        """
+        return await resume_ended(self._sessions, wanted, Pace(per_second, limit), dry_run=dry_run, by=by, admit=admit)
 
     async def block(
         self, reason: str = "", *, by: str = "", dry_run: bool = False, keep_running: bool = False, **only: Unpack[Only]
@@ -448,7 +452,7 @@ class Client:
         The id is never used again. Steps that forks need stay. Temporal keeps histories until its retention, unless
         ``histories`` is true. Raises SessionBusyError, SessionErasedError and UnknownSessionError.
         """
-        return await self._sessions.delete(session, histories=histories, by=by)
+        return await self.schedules.delete_session(session, histories=histories, by=by)
 
     async def budget(self, session: str) -> BudgetStatus | None:
         """The limits of the running turn and what counts against them; None if no turn runs or nobody answers."""
@@ -492,8 +496,8 @@ class Client:
         """
         newest = await self._sessions.find_run(session)
         if newest is None or not newest.running:
-            msg = f"no turn of session {session!r} runs; 'perdure show {session}' tells what its last turn did"
-            raise SessionIdleError(msg)
+            why = f"'perdure show {session}' tells what its last turn did"
+            raise SessionIdleError(f"no turn of session {session!r} runs; {why}")
         status = await self._runs.status(session)
         if status is None:
             wait = (await self._waits.waits_of([session])).get(session)
@@ -502,48 +506,47 @@ class Client:
         return await self._waits.with_wait(status)
 
     async def waits_for(self, session: str) -> TurnWait | None:
-        """Why the running turn stands still, since when, and what to do; None if it goes on, or none runs.
+        """Reason the running turn stands still, since when, and what to do; None if it goes on, or none runs.
 
-        Temporal is asked, so that the answer needs no worker and no store.
-
-        Raises:
-            ServerUnreachableError: The server does not answer.
+        Temporal is asked, so that the answer needs no worker and no store. Raises ServerUnreachableError.
         """
         return await self._waits.wait_of(session)
 
     async def waits(self, sessions: Collection[str]) -> dict[str, TurnWait]:
-        """Why running turns stand still, by session; without those that go on or that Temporal says nothing about."""
+        """Reasons running turns stand still, by session; without turns that go on or that Temporal cannot tell."""
         return await self._waits.waits_of(sessions)
 
     async def sessions(
         self, *, limit: int = 50, **wanted: Unpack[SessionFilter]
     ) -> list[tuple[SessionRecord, TurnRecord]]:
-        """List sessions with their last turns, the newest first.
+        """List sessions with their last turns, the newest first. Raises ServerUnreachableError.
 
         An open turn whose workflow Temporal has ended is listed as ended, with a ``closure``.
-
-        Raises:
-            ServerUnreachableError: The server does not answer.
         """
-        ask = functools.partial(closures, self.temporal)
-        return await list_sessions(await self.store(), ask, limit=limit, **wanted)
+        return await list_sessions(await self.store(), ask_of(self.temporal), limit=limit, **wanted)
 
     async def turns(self, session: str) -> list[TurnRecord]:
-        """All turns of a session, the open one included.
-
-        Raises:
-            UnknownSessionError: There is no session of that id in the store.
-        """
+        """All turns of a session, the open one included. Raises UnknownSessionError if the store has none such."""
         await self._sessions.check_known(session)
         return list(await (await self.store()).turns(session))
 
-    async def transcript(self, session: str, turn: int | None = None) -> list[Message]:
-        """The conversation as it is now, or as it was at the end of a turn.
+    async def turn_view(self, session: str, turn: int) -> TurnView:
+        """View of a turn, also a queued, unopened or refused one. Raises UnknownSessionError if there is none."""
+        return await self.views.turn_view(session, turn)
 
-        Raises:
-            UnknownSessionError: There is no session of that id in the store, or no such turn.
-        """
-        with _found_in_store():
+    async def turn_views(self, session: str) -> list[TurnView]:
+        """Views of the turns that workers have opened, in order. Raises UnknownSessionError if there is no session."""
+        if not (views := await self.views.turn_views(session)):
+            await self._sessions.find_run(session)
+        return views
+
+    async def session_view(self, session: str) -> SessionView:
+        """View of a session and its open or last turn. Raises what :meth:`turn_view` does, and TurnClosedError."""
+        return await self.views.session_view(session)
+
+    async def transcript(self, session: str, turn: int | None = None) -> list[Message]:
+        """The conversation as it is now, or as it was at the end of a turn. Raises what :meth:`trajectory` does."""
+        with found_in_store():
             return list(await (await self.store()).transcript(session, turn=turn))
 
     async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
@@ -552,16 +555,15 @@ class Client:
         Raises:
             UnknownSessionError: There is no session of that id in the store, or no such turn.
         """
-        with _found_in_store():
+        with found_in_store():
             return await read_trajectory(await self.store(), session, turn)
 
     async def checkpoints(self, session: str) -> list[Checkpoint]:
         """Every step of the session as a place to go on from, in order; also those that a rewind left behind.
 
-        Raises:
-            UnknownSessionError: There is no session of that id in the store.
+        Raises UnknownSessionError if the store has no session of that id.
         """
-        with _found_in_store():
+        with found_in_store():
             return list(await (await self.store()).checkpoints(session))
 
     async def artifact(self, session: str, artifact: str) -> Artifact:
@@ -589,10 +591,10 @@ class Client:
         """
         return Task(client=self, agent=agent, name=name or agent, options=options)
 
-    async def check_worker(self) -> None:
-        """Check that a worker polls the task queue.
+    async def runs(self, session: str) -> bool:
+        """Whether Temporal runs a turn of the session, also one that no worker has opened."""
+        return await self._runs.is_running(session)
 
-        Raises:
-            NoWorkerError: No worker has polled for a minute; a turn started now waits until one does.
-        """
+    async def check_worker(self) -> None:
+        """Raise NoWorkerError if no worker has polled the task queue for a minute; a turn would wait for one."""
         await self._sessions.check_worker()

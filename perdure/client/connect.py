@@ -1,4 +1,4 @@
-"""How every process of ours reaches Temporal: one address resolution, one data converter, errors that name a fix.
+"""Connections of every process to Temporal: one address resolution, one data converter, errors that name a fix.
 
 Long, because each way in which a connection fails has its own cause, and its own sentence with the fix.
 """
@@ -49,20 +49,25 @@ from perdure.settings import load_settings, temporal_file
 Result = TypeVar("Result")
 
 _AWAY = frozenset({RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED})
-"""What a call fails with when the server is gone or does not answer."""
+"""Status of a call when the server is gone or does not answer."""
 
 _BROKEN_CONNECTION = re.compile(r"transport error|h2 protocol|connection|broken pipe", re.IGNORECASE)
-"""What the SDK says, with the status UNKNOWN, when the server goes while a call is open for some seconds."""
+"""Texts of the SDK, with the status UNKNOWN, when the server goes while a call is open for some seconds."""
 
 _CREDENTIALS = "set TEMPORAL_API_KEY, or the api_key of the profile, to a key that is valid now"
 _NAMESPACE = "set TEMPORAL_NAMESPACE to one that is there"
 _NOT_TEMPORAL = "set TEMPORAL_ADDRESS to the gRPC port of the server, usually 7233, not to that of its UI"
 
 _STATUS = re.compile(r'Status { code: ([A-Za-z]+)(?:, message: "((?:[^"\\]|\\.)*)")?')
-"""Where the SDK's text of a failed connection holds the status of a call."""
+"""Status of a call within the SDK's text of a failed connection."""
 
 _HTTP_STATUS = re.compile(r"response with status: (\d{3})")
-"""Where the SDK's message holds the status of an HTTP response that is not gRPC."""
+"""Status of an HTTP response other than gRPC within the SDK's message."""
+
+_HTTP_AWAY = frozenset({"502", "503", "504"})
+"""Statuses of a proxy while the server behind it is away."""
+
+_BEHIND = "look at the server behind it, and wait until it is back"
 
 _HTTP_REFUSALS = {"401": RPCStatusCode.UNAUTHENTICATED, "403": RPCStatusCode.PERMISSION_DENIED}
 
@@ -78,20 +83,20 @@ _CERTIFICATES = {
     "InvalidCertificate(Expired": ("its certificate has expired", "renew it on the server"),
     "InvalidCertificate(": ("its certificate cannot be used", "check it on the server"),
 }
-"""What the TLS library says of a server's certificate: the cause, and the fix."""
+"""Texts of the TLS library about a server's certificate: the cause, and the fix."""
 
 _CLIENT_CERTIFICATE = "set TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH to a valid one"
 
 PROBE_SECONDS = 2.0
-"""How long an address may take to say whether it speaks TLS."""
+"""Longest time for an address to say whether it speaks TLS."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""How every HTTP/2 connection begins: the magic words, and a frame of settings."""
+"""First bytes of every HTTP/2 connection: the magic words, and a frame of settings."""
 
 _FRAME_BYTES, _SETTINGS = 9, 4
 """The length of a frame's head, and the type in its fourth byte that a server's first frame has."""
 
-Speaks = Literal["nothing", "HTTP/2", "TLS", "TLS with certificates", "something else"]
+Speaks = Literal["nothing", "HTTP/2", "TLS", "TLS with certificates", "no word", "something else"]
 
 
 def is_away(error: RPCError) -> bool:
@@ -102,7 +107,7 @@ def is_away(error: RPCError) -> bool:
 
 
 def is_unknown_namespace(error: RPCError) -> bool:
-    """Whether the server does not know the namespace; a NOT_FOUND of anything else is no such error."""
+    """Whether the server does not know the namespace; a NOT_FOUND of anything else does not count."""
     return _namespace_of(error) is not None
 
 
@@ -112,7 +117,7 @@ def is_missing(error: RPCError) -> bool:
 
 
 def error_of_call(error: RPCError) -> ClientError:
-    """What the failure of a call means to the caller."""
+    """Error for the caller of a call that failed."""
     if is_away(error):
         msg = f"the Temporal server does not answer ({error.message}); check TEMPORAL_ADDRESS and try again"
         return ServerUnreachableError(msg)
@@ -124,7 +129,7 @@ def error_of_call(error: RPCError) -> ClientError:
 
 
 def error_of_connection(error: Exception, address: str, *, with_tls: bool) -> ClientError:
-    """What the failure of the first connection means to the caller; asks the address whether it speaks TLS if need be.
+    """Error for the caller of a failed first connection; asks the address whether it speaks TLS if need be.
 
     The SDK raises one class for all of them and says in its text what happened.
     """
@@ -151,6 +156,10 @@ def error_of_connection(error: Exception, address: str, *, with_tls: bool) -> Cl
 def _refusal(status: RPCStatusCode, message: str) -> ClientError:
     said = " ".join(message.split())[:300]
     http = _HTTP_STATUS.search(said)
+    if http is not None and http[1] in _HTTP_AWAY:
+        return ServerUnreachableError(
+            f"a proxy answers in place of the Temporal server, which is away (HTTP status {http[1]}); {_BEHIND}"
+        )
     if http is not None and http[1] not in _HTTP_REFUSALS:
         return ServerUnreachableError(f"what answers is no Temporal server (HTTP status {http[1]}); {_NOT_TEMPORAL}")
     if http is not None:
@@ -185,6 +194,9 @@ def _error_of_broken(address: str, *, with_tls: bool) -> ClientError | None:
     spoken = _probe(address)
     if spoken in {"HTTP/2", "nothing"} or (spoken == "TLS" and with_tls):
         return None
+    if spoken == "no word":
+        msg = f"what answers at {address} takes connections and says nothing, as a proxy does whose server is away"
+        return ServerUnreachableError(f"{msg}; {_BEHIND}, or set TEMPORAL_ADDRESS to the gRPC port of another one")
     if spoken == "something else":
         return ServerUnreachableError(f"what answers at {address} is no Temporal server; {_NOT_TEMPORAL}")
     if with_tls:
@@ -199,9 +211,10 @@ def _certificate_wanted(address: str) -> ClientError:
 
 
 def _probe(address: str) -> Speaks:
-    """What an address speaks, by the beginning of a connection without TLS, and then of one that trusts everybody."""
+    """Protocol of an address, by the beginning of a connection without TLS, and then of one that trusts everybody."""
     host, _, port = address.rpartition(":")
     place = (host.strip("[]"), int(port))
+    head = b""
     try:
         with socket.create_connection(place, timeout=PROBE_SECONDS) as plain, contextlib.suppress(OSError):
             plain.sendall(_PREFACE)
@@ -209,7 +222,8 @@ def _probe(address: str) -> Speaks:
             if len(head) == _FRAME_BYTES and head[3] == _SETTINGS:
                 return "HTTP/2"
         with socket.create_connection(place, timeout=PROBE_SECONDS) as plain:
-            return _probe_tls(plain, place[0])
+            spoken = _probe_tls(plain, place[0])
+            return "no word" if spoken == "something else" and not head else spoken
     except OSError:
         return "nothing"
 
@@ -263,7 +277,7 @@ class PlainFailureConverter(DefaultFailureConverter):
 
 
 _ENCODED = "Encoded failure"
-"""What stands in place of a message that is encoded; Temporal's own word, which its UI knows."""
+"""Text in place of an encoded message; Temporal's own word, which its UI knows."""
 
 
 class EncodedFailureConverter(PlainFailureConverter):
@@ -296,14 +310,14 @@ def _has_reason(exception: BaseException) -> bool:
 
 
 DEFAULT_ADDRESS = "localhost:7233"
-"""Where Temporal's own tools look for a server."""
+"""Address at which Temporal's own tools look for a server."""
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
-"""How long a first connection may take before the server counts as unreachable."""
+"""Longest time for a first connection before the server counts as unreachable."""
 
 
 class ConnectOptions(TypedDict, total=False):
-    """What :meth:`perdure.client.Client.connect` may be told; each option replaces its own environment variable."""
+    """Options of :meth:`perdure.client.Client.connect`; each replaces its own environment variable."""
 
     address: str
     namespace: str
@@ -368,7 +382,7 @@ def _quiet_runtime() -> Runtime:
 
 
 def load_config(**options: Unpack[ConnectOptions]) -> ClientConnectConfig:
-    """Where Temporal's own environment configuration leads (``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, …).
+    """Load Temporal's own environment configuration (``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, …).
 
     Each option replaces what the environment says; ``tls=True`` keeps the certificates that it names. With no such
     variable and no address among the options, the address file of ``perdure dev`` in this folder leads.
@@ -411,7 +425,7 @@ def _read_file(found: DevFile) -> ClientConnectConfig:
 
 
 def address_source() -> str:
-    """Where the address of the server comes from, for people."""
+    """Source of the server's address, for people."""
     found = temporal_file()
     if found is not None:
         return f"from {found.path}"

@@ -49,7 +49,7 @@ class DeltaReader:
             self._ended = max(self._ended, at)
 
     def take(self, feed: Feed) -> tuple[Delta, ...]:
-        """What may be shown of the feed now and was not shown yet."""
+        """Take the deltas of the feed that may be shown now and were not shown yet."""
         at = feed.place[:2]
         if at <= self._ended:
             self.place = max(self.place, feed.place)

@@ -26,7 +26,7 @@ ENCODING, KEY_ID = "encoding", "encryption-key-id"
 ENCRYPTED = b"binary/encrypted"
 
 SEALED_TEXT = "encrypted:"
-"""How a text begins that stands encrypted where Temporal takes no payload; then the key's id and base64."""
+"""Prefix of an encrypted text where Temporal takes no payload; then the key's id and base64."""
 
 
 def load_keyring(settings: Settings) -> Keyring | None:
@@ -126,7 +126,7 @@ class EncryptionCodec(PayloadCodec):
             raise
 
     def seal_text(self, text: str) -> str:
-        """A text for a field of Temporal's that is no payload, such as the note of a schedule."""
+        """Seal a text for a plain field of Temporal's, such as the note of a schedule."""
         if self.keyring is None or not self.keyring.encrypts or not text:
             return text
         sealed = base64.b64encode(self.keyring.encrypt(text.encode(errors="surrogatepass"))).decode()

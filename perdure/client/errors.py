@@ -1,4 +1,4 @@
-"""What the client raises: each message is one line that names the cause and the next thing to try."""
+"""Errors that the client raises: each message is one line that names the cause and the next thing to try."""
 
 from perdure.contracts.errors import PerdureError
 
@@ -79,12 +79,20 @@ class UnknownBlockError(ClientError):
     """There is no block of that id, or it is not the tenant's."""
 
 
+class UnknownApprovalError(ClientError):
+    """The session has no standing approval of that id."""
+
+
 class TurnClosedError(ClientError):
     """The turn's workflow was terminated, timed out or failed before it could end the turn."""
 
 
 class RequestRefusedError(ClientError):
     """The request cannot be sent as it is, for example because the prompt is over the limit."""
+
+
+class ReservedIdError(RequestRefusedError):
+    """The id has a form that only perdure writes, and there is no such session; choose another id, or name none."""
 
 
 class BlockedError(RequestRefusedError):

@@ -13,6 +13,7 @@ from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, GetWorkflowExecutionHistoryRequest
 from temporalio.client import (
     WorkflowContinuedAsNewError,
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowQueryFailedError,
@@ -40,9 +41,10 @@ from perdure.client.errors import (
     WrongTurnError,
 )
 from perdure.client.patience import PAUSE, call_patiently
-from perdure.client.updates import NotTakenError, UpdateRefusedError, deliver, send_update
+from perdure.client.unopened import is_failing
+from perdure.client.updates import NotTakenError, UpdateRefusedError, send_again, send_update
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.names import Query, Signal, Update
+from perdure.contracts.names import AGENT_TURN, Query, Signal, Update
 from perdure.contracts.turns import BudgetStatus, CancelReceipt, CancelRequest, Continuation, TurnResult, TurnStatus
 
 _Told = TypeVar("_Told")
@@ -54,7 +56,7 @@ CANCEL_TIMEOUT = 5.0
 """Seconds that a worker may take to say which turn runs, before a cancel is left to it as a signal."""
 
 QUERY_TIMEOUT = timedelta(seconds=5)
-"""How long a worker may take to answer a query; a turn that no worker holds cannot answer."""
+"""Longest time for a worker to answer a query; a turn that no worker holds cannot answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Close:
-    """How a run closed: it went on as another run, it gave a result, or it failed."""
+    """Close of a run: it went on as another run, it gave a result, or it failed."""
 
     next_run: str | None = None
     result: TurnResult | None = None
@@ -94,18 +96,49 @@ class Runs:
         run_id, running = description.run_id, description.status == WorkflowExecutionStatus.RUNNING
         return Run(run_id=run_id, running=running, request_id=await self._request_id(session, run_id))
 
+    async def describe(self, session: str) -> WorkflowExecutionDescription | None:
+        """The newest run as Temporal describes it; None if it has none."""
+        return await unless_missing(self.temporal.get_workflow_handle(session).describe())
+
+    async def fails(self, session: str) -> bool:
+        """Whether a turn of the session runs whose own code fails, so that it takes no cancel."""
+        described = await self.describe(session)
+        if described is None or described.status != WorkflowExecutionStatus.RUNNING:
+            return False
+        return is_failing(described.raw_description)
+
+    async def terminate(self, session: str, run_id: str, reason: str) -> bool:
+        """End a run whatever it does; False if it has ended."""
+        handle = self.temporal.get_workflow_handle(session, run_id=run_id)
+        with rpc_errors():
+            try:
+                await handle.terminate(reason=reason or None)
+            except RPCError as error:
+                if is_missing(error):
+                    return False
+                raise
+        return True
+
     async def delete_histories(self, session: str) -> int:
-        """Have the server delete the closed runs of a session; how many."""
+        """Have the server delete the closed runs of a session; how many.
+
+        Not those of others under the same id, nor under one that the server's database takes for the same.
+        """
+        closed = f'WorkflowId = "{session}" AND WorkflowType = "{AGENT_TURN}" AND ExecutionStatus != "Running"'
         runs = 0
         with rpc_errors():
-            async for run in self.temporal.list_workflows(f'WorkflowId = "{session}" AND ExecutionStatus != "Running"'):
-                execution = WorkflowExecution(workflow_id=run.id, run_id=run.run_id)
-                request = DeleteWorkflowExecutionRequest(
-                    namespace=self.temporal.namespace, workflow_execution=execution
-                )
-                await unless_missing(self.temporal.workflow_service.delete_workflow_execution(request, retry=True))
+            async for run in self.temporal.list_workflows(closed):
+                if run.id != session or run.workflow_type != AGENT_TURN:
+                    continue
+                await self.delete_history(run.id, run.run_id)
                 runs += 1
         return runs
+
+    async def delete_history(self, workflow: str, run: str) -> None:
+        """Have the server delete one run, and end it first if it is open."""
+        execution = WorkflowExecution(workflow_id=workflow, run_id=run)
+        request = DeleteWorkflowExecutionRequest(namespace=self.temporal.namespace, workflow_execution=execution)
+        await unless_missing(self.temporal.workflow_service.delete_workflow_execution(request, retry=True))
 
     async def is_running(self, session: str, run_id: str | None = None) -> bool:
         """Whether the run is open, by default the newest; False also when Temporal no longer has it."""
@@ -170,7 +203,7 @@ class Runs:
 
         Raises:
             WrongTurnError: It names a turn that neither runs nor waits.
-            RequestRefusedError: It is no such request.
+            RequestRefusedError: The request is not valid.
             ServerRefusedError: The run takes neither any more.
         """
         if request.turn is None and request.request_id is None and not request.drop_queue:
@@ -203,7 +236,7 @@ class Runs:
     async def _update_cancel(self, session: str, request: CancelRequest) -> CancelReceipt | None:
         """The receipt; None if no turn runs. Asked again when the run closes under it: the next turn may be meant."""
         try:
-            return await deliver(
+            return await send_again(
                 lambda: send_update(self.temporal, session, Update.CANCEL, request, CancelReceipt),
                 again=frozenset({"closed", "lost"}),
             )
@@ -219,7 +252,7 @@ class Runs:
             raise SessionBusyError(msg) from error
 
     async def status(self, session: str) -> TurnStatus | None:
-        """What the running turn says of itself; None if it has not been opened or no worker answers in time."""
+        """Status of the running turn; None if it has not been opened or no worker answers in time."""
         return await self._query(session, Query.STATUS, TurnStatus)
 
     async def budget(self, session: str) -> BudgetStatus | None:
@@ -258,7 +291,7 @@ class Runs:
 
 
 def _close_of_failure(session: str, cause: BaseException) -> Close:
-    """How a run failed: with the result of a turn that did, or before its turn could end."""
+    """Close of a failed run: with the result of a turn that did fail, or before its turn could end."""
     with contextlib.suppress(IndexError, ValidationError):
         if isinstance(cause, ApplicationError):
             return Close(result=TurnResult.model_validate(cause.details[0]))

@@ -20,10 +20,10 @@ ExportFormat = Literal["openai", "jsonl", "chat", "turns", "events"]
 EXPORTS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
 Exported = dict[str, JsonValue] | list[dict[str, JsonValue]]
-"""What one line of the output holds."""
+"""Contents of one line of the output."""
 
 _ENDED = ("stop_reason", "reason_code", "error", "stopped_by", "steps", "usage", "cost_usd", "unpriced_calls")
-"""What a record says of a turn's end; null while the turn runs."""
+"""Fields of a record about a turn's end; null while the turn runs."""
 
 Export = Callable[[Store, str, int | None], AsyncIterator[Exported]]
 
@@ -75,7 +75,7 @@ _FORMATS: dict[str, Export] = {
 async def export(
     store: Store, session: str, to: str, turn: int | None = None, types: Collection[str] = ()
 ) -> AsyncIterator[Exported]:
-    """What stands in each line of an export.
+    """Yield each line of an export.
 
     Args:
         store: Where the session is.

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 PATIENCE = timedelta(seconds=60)
-"""How long somebody who waits for a turn sits out a server or a store that does not answer."""
+"""Longest time that a waiting caller sits out a server or a store that does not answer."""
 
 PAUSE = timedelta(milliseconds=500)
 """Between two attempts."""

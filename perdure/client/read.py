@@ -1,4 +1,4 @@
-"""What is read of sessions: lists, transcripts, trajectories, tool metrics; a turn that Temporal ended counts as ended.
+"""Reads of sessions: lists, transcripts, trajectories, tool metrics; a turn that Temporal ended counts as ended.
 
 A workflow that was terminated, has failed or timed out cannot end its turn in the store. Nobody else does before the
 session's next message: an operator may reset the workflow, and its turn then goes on.
@@ -7,6 +7,7 @@ session's next message: an operator may reset the workflow, and its turn then go
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Unpack
 
 import temporalio.client
@@ -30,17 +31,28 @@ PAGE = 500
 """Events read at once."""
 
 ENDED = ("stop_reason", "reason_code", "error", "stopped_by")
-"""What is known of how a turn ended."""
+"""Fields about how a turn ended."""
 
 SESSION_FIELDS = (
-    *("session", "agent", "turn", "created_at", "updated_at", "state", "job_status", "started_at", "ended_at"),
+    *(
+        "session",
+        "tenant",
+        "agent",
+        "turn",
+        "created_at",
+        "updated_at",
+        "state",
+        "job_status",
+        "started_at",
+        "ended_at",
+    ),
     *(*ENDED, "steps", "cost_usd"),
 )
-"""What lists say of a session: itself, its last turn, and, null while that runs, how it ended."""
+"""Fields of a session in lists: itself, its last turn, and, null while that runs, how it ended."""
 
 
 async def read_trajectory(store: Store, session: str, turn: int | None = None) -> Trajectory:
-    """What the session came to so far, or what one turn of it did."""
+    """Read the session so far, or one turn of it."""
     now = await store.session(session)
     last = await store.turn(session, turn or now.turn)
     definition = await store.definition(last.definition)
@@ -77,7 +89,7 @@ async def read_trajectory(store: Store, session: str, turn: int | None = None) -
 
 
 def _labels_of(definition: AgentDefinition) -> dict[str, JsonValue]:
-    """What the author calls the agent beside its name."""
+    """Label and tags that the author gives the agent."""
     called: dict[str, JsonValue] = {"label": definition.label, "tags": [*definition.tags]}
     return {name: value for name, value in called.items() if value}
 
@@ -107,7 +119,7 @@ async def _path(store: Store, session: str, tip: str | None) -> list[StepRecord]
 
 
 def end_of(result: TurnResult | None, names: Sequence[str] = ENDED) -> dict[str, JsonValue]:
-    """What is known of how a turn ended: these fields of its result, or null while it runs."""
+    """End of a turn as far as it is known: these fields of its result, or null while it runs."""
     known: dict[str, JsonValue] = result.model_dump(mode="json", include=set(names)) if result is not None else {}
     return {name: known.get(name) for name in names}
 
@@ -119,7 +131,7 @@ def session_fields(session: SessionRecord, last: TurnRecord) -> dict[str, JsonVa
         ended |= {"stop_reason": StopReason.ERROR, "reason_code": ReasonCode.RUNTIME_TURN_CLOSED}
         ended["error"] = last.closure.text
     return {
-        **session.model_dump(mode="json", include={"session", "agent", "turn", "created_at", "updated_at"}),
+        **session.model_dump(mode="json", include={"session", "tenant", "agent", "turn", "created_at", "updated_at"}),
         "state": session.state,
         "job_status": last.job_status,
         **last.model_dump(mode="json", include={"started_at", "ended_at"}),
@@ -208,8 +220,13 @@ Ask = Callable[[Mapping[str, datetime]], Awaitable[Mapping[str, Closure]]]
 """Says which turns Temporal has ended: :func:`closures`, with a client."""
 
 
+def ask_of(temporal: temporalio.client.Client) -> Ask:
+    """:func:`closures` of this server."""
+    return partial(closures, temporal)
+
+
 async def closures(temporal: temporalio.client.Client, begun: Mapping[str, datetime]) -> dict[str, Closure]:
-    """How Temporal has ended the workflows of open turns, by session.
+    """Closures by Temporal of the workflows of open turns, by session.
 
     One query, and a second one only if it finds some: visibility is asked, which may be a moment behind.
 
@@ -264,7 +281,7 @@ async def list_sessions(store: Store, ask: Ask, *, limit: int, **wanted: Unpack[
 
 
 def is_listed(turn: QueuedTurn, wanted: SessionFilter) -> bool:
-    """Whether a filter means a turn that waits for a slot: it has neither begun nor ended, and is no delegate's."""
+    """Whether a filter selects a queued turn: it has neither begun nor ended, and belongs to no delegate."""
     if wanted.get("state") not in {None, RunState.QUEUED} or wanted.get("agent") not in {None, turn.agent}:
         return False
     if (text := wanted.get("text")) and text.lower() not in turn.session.lower():
@@ -311,10 +328,13 @@ async def _with_closures(store: Store, ask: Ask, rows: list[Listed]) -> list[Lis
 
 
 def _mark_ended(row: Listed, ended: Mapping[str, Closure]) -> Listed:
+    closure = ended.get(row[0].session)
+    return row if closure is None or row[0].open_turn is None else mark_ended(row, closure)
+
+
+def mark_ended(row: Listed, closure: Closure) -> Listed:
+    """Mark the open turn of a session as ended by Temporal."""
     session, turn = row
-    closure = ended.get(session.session)
-    if closure is None or session.open_turn is None:
-        return row
     return (
         replace(session, open_turn=None, waiting=False),
         replace(turn, closure=closure, ended_at=closure.at),

@@ -1,4 +1,4 @@
-"""What people say to a session's input requests: to the turn that waits for them, or to the next one."""
+"""Replies of people to a session's input requests: to the turn that waits for them, or to the next one."""
 
 import contextlib
 import itertools
@@ -11,7 +11,14 @@ from perdure.client.errors import BlockedError, NoWorkerError, RequestRefusedErr
 from perdure.client.read import closures, read_events
 from perdure.client.requests import turn_request, validate
 from perdure.client.sessions import Sessions
-from perdure.client.updates import TIMEOUT, NotTakenError, UpdateRefusedError, deliver, send_update
+from perdure.client.updates import (
+    NotTakenError,
+    UpdateRefusedError,
+    no_worker_took,
+    send_again,
+    send_update,
+    worker_timeout,
+)
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import UserInputReceived
 from perdure.contracts.input_requests import (
@@ -21,6 +28,8 @@ from perdure.contracts.input_requests import (
     InputReceipt,
     OpenRequest,
     Reply,
+    ResultRequest,
+    describe_other_terms,
     digest_of,
     readings,
 )
@@ -28,11 +37,19 @@ from perdure.contracts.names import Update
 from perdure.contracts.values import JsonValue
 from perdure.store.errors import NotFoundError
 
-_Body = AnswerRequest | ApproveRequest | DenyRequest
+_Body = AnswerRequest | ApproveRequest | DenyRequest | ResultRequest
+
+_BODIES: Mapping[Update, type[_Body]] = {
+    Update.ANSWER: AnswerRequest,
+    Update.APPROVE: ApproveRequest,
+    Update.DENY: DenyRequest,
+    Update.SUBMIT_RESULT: ResultRequest,
+}
+"""Inputs of the updates that reply."""
 
 
 class Replies:
-    """What waits for people, and their replies."""
+    """Input requests that wait for people, and their replies."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -51,27 +68,18 @@ class Replies:
         kept -= set(await closures(self._sessions.temporal, await store.open_runs(kept)))
         return [request for request in found if request.session in kept]
 
-    async def reply(
-        self, session: str, update: Update, kind: type[_Body], fields: Mapping[str, object]
-    ) -> InputReceipt:
+    async def reply(self, session: str, update: Update, fields: Mapping[str, object]) -> InputReceipt:
         """Give a reply to the turn that waits for it, or to the next one; the same reply twice is harmless."""
-        body = validate(kind, fields)
+        body = validate(_BODIES[update], fields)
         request_id, attempts = uuid.uuid4().hex, itertools.count()
         try:
-            return await deliver(lambda: self._give(session, update, body, request_id, next(attempts)))
+            return await send_again(lambda: self._give(session, update, body, request_id, next(attempts)))
         except NotTakenError as error:
             why = "it is not asked yet, or its turns end as fast as it is given"
             raise SessionBusyError(f"session {session!r} did not take the reply: {why}; try again") from error
         except TimeoutError:
-            newest = await self._sessions.runs.find_newest(session)
-            if newest is not None and newest.running and newest.request_id == request_id:
-                msg = (
-                    f"the reply has started the next turn of session {session!r}, which waits for a worker and takes it"
-                )
-                raise NoWorkerError(f"{msg}; there is no need to reply again") from None
             await self._sessions.check_worker()
-            msg = f"no worker took the reply for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
-            raise NoWorkerError(msg) from None
+            raise no_worker_took("reply", session) from None
 
     async def _give(self, session: str, update: Update, body: _Body, request_id: str, attempt: int) -> InputReceipt:
         """Give it to the running turn, or have it start the next one.
@@ -88,7 +96,8 @@ class Replies:
                 return await self._go_on_with(session, reply, request_id)
             except SessionBusyError as error:
                 raise NotTakenError("lost") from error
-        said = digest_of(reply.request, [reply.decision, reply.value, reply.digest])
+        stands = [reply.always.model_dump(mode="json")] if reply.always is not None else []
+        said = digest_of(reply.request, [reply.decision, reply.value, reply.digest, *stands])
         try:
             return await send_update(self._sessions.temporal, session, update, body, InputReceipt, f"{said}-{attempt}")
         except UpdateRefusedError as error:
@@ -114,18 +123,25 @@ class Replies:
         text = reply.value if isinstance(reply.value, str) and reply.value else f"{reply.decision} {reply.request}"
         request = turn_request(session, {"prompt": text, "request_id": request_id, "reply": reply})
         turn = await self._sessions.start(session, request)
-        if await turn.number() is None:
+        try:
+            async with worker_timeout():
+                number = await turn.number()
+        except TimeoutError:
+            msg = f"the reply has started the next turn of session {session!r}, which waits for a worker and takes it"
+            raise NoWorkerError(f"{msg}; there is no need to reply again") from None
+        if number is None:
             result = await turn.result()
             if result.reason_code == ReasonCode.REQUEST_BLOCKED:
                 raise BlockedError(f"session {session!r}: {result.error}")
             raise RequestRefusedError(f"session {session!r} refused the reply: {result.error}")
-        opened = await store.turn(session, turn.turn or 0)
+        opened = await store.turn(session, number)
         return InputReceipt(
             request_id=reply.request,
             decision=reply.decision,
             by=reply.by,
             at=opened.started_at,
             digest=waits[reply.request].digest,
+            always=reply.always and reply.always.of_call(waits[reply.request].arguments),
         )
 
     async def _find_same_reply(self, session: str, reply: Reply) -> InputReceipt:
@@ -137,16 +153,19 @@ class Replies:
         receipt, result = found
         answers = {value if isinstance(value, str) else _canonical(value) for value in readings(reply.value)}
         same = answers & {result, *(_canonical(value) for value in readings(result))}
-        if receipt.decision == reply.decision and (reply.decision != "answered" or same):
+        if receipt.decision == reply.decision and (reply.decision in {"approved", "denied"} or same):
             if reply.digest and reply.digest != receipt.digest:
-                raise RequestRefusedError(f"the arguments of {reply.request!r} were not those of this approval")
+                kind = "approval" if reply.decision == "approved" else "result"
+                raise RequestRefusedError(f"the arguments of {reply.request!r} were not those of this {kind}")
+            if (problem := describe_other_terms(reply, receipt)) is not None:
+                raise RequestRefusedError(problem)
             return receipt
         who = receipt.by or "somebody"
         msg = f"{reply.request!r} was {receipt.decision} by {who} at {receipt.at.isoformat()}; that stands"
         raise RequestRefusedError(msg)
 
     async def _find_decision(self, session: str, request: str) -> tuple[InputReceipt, str] | None:
-        """What was decided about a request: the receipt, from the log, and all of the call's result."""
+        """Find the decision about a request: the receipt, from the log, and all of the call's result."""
         store, turn = await self._sessions.store(), 0
         receipt: InputReceipt | None = None
         with contextlib.suppress(NotFoundError):

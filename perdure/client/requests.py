@@ -1,57 +1,38 @@
-"""What is asked of a session, checked before it is sent: texts, images and files, options, and the UI's words."""
+"""Requests to a session, checked before they are sent: texts, images and files, options, and the UI's words."""
 
 import asyncio
 import base64
 import binascii
-import hashlib
 import http.client
 import re
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypedDict, TypeVar, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from pydantic import BaseModel, ValidationError
-from temporalio.common import Priority
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 from perdure.agents.files import MAX_BYTES, File, Image
-from perdure.client.errors import RequestRefusedError
-from perdure.contracts.budgets import Budgets
+from perdure.client.errors import RequestRefusedError, ReservedIdError
 from perdure.contracts.files import ContentError, FilePart, check_parts, part_of
-from perdure.contracts.queues import TurnPriority
-from perdure.contracts.turns import SESSION_ID_PATTERN, TurnRequest
-from perdure.contracts.values import JsonValue, Value, describe_mistake
+from perdure.contracts.ids import SESSION_ID_PATTERN, refusal_of, refusal_of_request, slug_of
+from perdure.contracts.json_bounds import BoundsError, check_value
+from perdure.contracts.queues import TurnPriority, fairness_key_of
+from perdure.contracts.turn_options import TurnOptions
+from perdure.contracts.turns import TurnRequest
+from perdure.contracts.values import JsonValue, Value, describe_mistake, guess_name
+from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.records import BASE64, artifact_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
-LONGEST_FAIRNESS_KEY = 64
-"""Bytes; a server refuses longer ones."""
-
-
-class TaskOptions(TypedDict, total=False):
-    """What several turns may be told alike beside their prompts; see :class:`perdure.contracts.turns.TurnRequest`.
-
-    ``context``, ``tenant`` and ``by`` reach tools, hooks and instructions, and no model. ``priority``, 1 to 5, says
-    which of the work that waits is given out first: 1 before 5, and 3 without one.
-    """
-
-    model: str | None
-    max_steps: int | None
-    budgets: Budgets | None
-    tenant: str
-    context: Mapping[str, object] | None
-    by: str
-    priority: int | None
-    recording: str | None
-    definition: dict[str, JsonValue] | None
-
 
 class SendOptions(TypedDict, total=False):
-    """What a message may be told; ``context``, ``by`` and ``traceparent`` are for the turn that takes it.
+    """Options of a message; ``context``, ``by`` and ``traceparent`` are for the turn that takes it.
 
     ``priority`` counts if the message begins a run: a run that works keeps its own, for all turns that it carries out.
     """
@@ -63,57 +44,67 @@ class SendOptions(TypedDict, total=False):
     traceparent: str
 
 
-class ResumeOptions(TaskOptions, total=False):
-    """What any turn may be told beside its prompt; ``request_id`` makes asking twice harmless.
+class ResultMore(TypedDict, total=False):
+    """Options of a result: an ``error`` in its place, ``by`` whom it is, and the request's ``digest``."""
 
-    ``traceparent`` is the W3C trace context under which the turn's spans hang: by default that of the active span of
-    OpenTelemetry, if there is one.
-    """
-
-    request_id: str | None
-    traceparent: str
-
-
-class TurnOptions(ResumeOptions, total=False):
-    """What a turn that is started may be told.
-
-    ``turn`` is the number it is expected to have, ``history`` a conversation in OpenAI's chat format with which a new
-    session begins.
-    """
-
-    turn: int | None
-    history: Sequence[Mapping[str, JsonValue]]
+    error: str | None
+    by: str
+    digest: str
 
 
 def session_id(agent: str) -> str:
     """A new session's id, which begins with the agent's name."""
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", agent).strip("-._")[:100] or "session"
-    return f"{slug}-{uuid.uuid4().hex[:8]}"
+    return f"{slug_of(agent)}-{uuid.uuid4().hex[:8]}"
 
 
 def priority_of(priority: int | None, tenant: str, weights: Mapping[str, float]) -> Priority:
-    """What Temporal shares workers out by while work waits.
+    """Priority by which Temporal shares workers out while work waits.
 
     A job of a lower priority key is first. Among equal ones tenants get turns, each in proportion to its weight. The
     turn's activities and delegates inherit both, and so does each run that continues this one.
     """
-    if not tenant:
-        return Priority(priority_key=priority)
-    is_short = len(tenant.encode()) <= LONGEST_FAIRNESS_KEY
-    key = tenant if is_short else hashlib.sha256(tenant.encode()).hexdigest()
+    key = fairness_key_of(tenant)
     return Priority(priority_key=priority, fairness_key=key, fairness_weight=weights.get(tenant))
 
 
+class WorkflowOptions(TypedDict):
+    """Options of the workflow that a request begins."""
+
+    id: str
+    task_queue: str
+    id_reuse_policy: WorkflowIDReusePolicy
+    id_conflict_policy: WorkflowIDConflictPolicy
+    priority: Priority
+    static_summary: str | None
+    static_details: str
+
+
+def workflow_options(session: str, request: TurnRequest, priority: int | None, settings: Settings) -> WorkflowOptions:
+    """The options with which every door of this process starts a turn's workflow."""
+    return WorkflowOptions(
+        id=session,
+        task_queue=settings.task_queue,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+        priority=priority_of(priority, request.tenant, settings.tenant_weights),
+        static_summary=summary(request),
+        static_details=details(session),
+    )
+
+
 def validate(model: type[Model], fields: Mapping[str, object]) -> Model:
-    """The value of these fields."""
+    """The value of these fields, whose JSON is within the bounds of every request."""
     try:
+        check_value(fields)
         return model.model_validate(fields)
+    except BoundsError as error:
+        raise RequestRefusedError(f"request: {error}") from None
     except ValidationError as error:
         raise RequestRefusedError(describe_mistake(error, at_root="request")) from error
 
 
 class _Beside(Value):
-    """What Temporal keeps beside the request."""
+    """Fields that Temporal keeps beside the request."""
 
     priority: TurnPriority | None = None
 
@@ -124,8 +115,44 @@ def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
     if not re.fullmatch(SESSION_ID_PATTERN, session):
         msg = f"{session!r} is no session id; use up to 200 letters, digits and any of . _ : @ = + -"
         raise RequestRefusedError(msg)
+    refused = refusal_of_request(str(fields.get("request_id") or ""))
+    if refused is not None:
+        raise ReservedIdError(refused)
+    if unknown := sorted(fields.keys() - TurnRequest.model_fields.keys()):
+        options = sorted(TurnOptions.__optional_keys__)
+        guess = guess_name(unknown[0], options) or f"the options are {', '.join(options)}"
+        raise RequestRefusedError(f"{unknown[0]}: there is no such option; {guess}")
     given = {name: value for name, value in fields.items() if value is not None and value != ""}
-    return validate(TurnRequest, {"prompt": "", "request_id": uuid.uuid4().hex, **given})
+    request = validate(TurnRequest, {"prompt": "", "request_id": uuid.uuid4().hex, **given})
+    _check_tools(request)
+    return request
+
+
+def _check_tools(request: TurnRequest) -> None:
+    """Refuse tools that no worker would take; whether the agent has one of a name is the worker's to say."""
+    if not request.tools:
+        return
+    from perdure.agents.caller_tools import declare_caller_tools  # noqa: PLC0415 - what checks schemas loads slowly
+    from perdure.agents.context import ToolDefinitionError  # noqa: PLC0415
+
+    try:
+        declare_caller_tools(request.tools)
+    except ToolDefinitionError as error:
+        raise RequestRefusedError(f"tools: {error}") from None
+
+
+async def check_name(session: str, tenant: str, open_store: Callable[[], Awaitable[Store]]) -> None:
+    """Refuse an id that only perdure derives, unless there is such a session, or the store signed it for the tenant.
+
+    Raises:
+        ReservedIdError: No caller may write such an id.
+    """
+    refused = refusal_of(session)
+    if refused is None:
+        return
+    store = await open_store()
+    if await store.tenant_of(session) is None and not await store.is_signed(tenant, session):
+        raise ReservedIdError(refused)
 
 
 Content = str | Sequence[str | Image | File | Mapping[str, JsonValue]]
@@ -145,6 +172,12 @@ async def read_content(prompt: Content) -> tuple[str, list[tuple[str, bytes]]]:
     """The prompt's text, and the name and bytes of each image and file."""
     if isinstance(prompt, str):
         return prompt, []
+    given = cast("object", prompt)  # a caller's mistake is told with its fix
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        kind = type(given).__name__
+        article = "an" if kind[0] in "aeiou" else "a"
+        msg = f"prompt: {article} {kind} is no prompt; give a text, or a list of texts, images and files"
+        raise RequestRefusedError(msg)
     texts: list[str] = []
     files: list[tuple[str, bytes]] = []
     for number, part in enumerate(prompt, start=1):
@@ -262,7 +295,7 @@ def summary(request: TurnRequest) -> str | None:
 
 
 def details(session: str) -> str:
-    """Where to look, as Markdown."""
+    """Hints on where to look, as Markdown."""
     return "\n".join(
         (
             "- why it ended: **Result** (`stop_reason`, `reason_code`, `error`)",

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from temporalio.client import (
     Schedule as TemporalSchedule,
@@ -26,9 +27,7 @@ from temporalio.client import (
     ScheduleUpdateInput,
     WorkflowExecution,
     WorkflowExecutionStatus,
-    WorkflowFailureError,
 )
-from temporalio.exceptions import FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client import requests
@@ -36,25 +35,31 @@ from perdure.client.connect import is_missing, rpc_errors
 from perdure.client.encryption import EncryptionCodec, codec_of
 from perdure.client.errors import RequestRefusedError, ScheduleExistsError, UnknownScheduleError, UnknownSessionError
 from perdure.client.requests import turn_request, validate
-from perdure.client.sessions import Sessions, describe_missing_session
-from perdure.contracts.names import AGENT_TURN, KNOCK, SCHEDULE_MEMO, SCHEDULE_PREFIX
-from perdure.contracts.schedules import Knock, Knocked, Schedule, ScheduleRequest, ScheduleRun
-from perdure.contracts.turns import TurnRequest
-from perdure.store import Store, TurnRecord
-from perdure.store.errors import NotFoundError
+from perdure.client.schedule_runs import describe_run, lost_run
+from perdure.client.sessions import Erased, Sessions, describe_missing_session
+from perdure.client.texts import refuses_half_characters
+from perdure.client.triggers import trigger
+from perdure.client.unstarted import list_unstarted
+from perdure.contracts.ids import KNOCK_PREFIX, SCHEDULE_PREFIX, Signed
+from perdure.contracts.names import AGENT_TURN, KNOCK, SCHEDULE_MEMO
+from perdure.contracts.schedules import Knock, Schedule, ScheduleRequest, ScheduleRun
+from perdure.contracts.turns import Continuation
+from perdure.contracts.values import is_visible, replace
+from perdure.store import Store
 
 AT_ONCE = 20
 """Schedules that are described at a time, for a list."""
 
-_KNOCKS = "knock:"
+_NOT_PLAIN = re.compile(r"[^\w./:@+=~ -]", re.ASCII)
+"""Characters that a query of the server must not hold as they stand."""
 
 
+@refuses_half_characters
 class Schedules:
     """Turns that the clock starts; made by :attr:`Client.schedules`. Each tenant has its own ids."""
 
     def __init__(self, sessions: Sessions, tenant: str = "") -> None:
-        self._sessions = sessions
-        self._tenant = tenant
+        self._sessions, self._tenant = sessions, tenant
 
     def of(self, tenant: str) -> "Schedules":
         """The same for another tenant; without this, for the turns that have none."""
@@ -79,7 +84,7 @@ class Schedules:
             UnknownSessionError: There is no session of that id.
             ServerUnreachableError: The server does not answer.
         """
-        request = validate(ScheduleRequest, {"id": schedule, **fields})
+        request = _said(validate(ScheduleRequest, {"id": schedule, **fields}))
         if request.once is not None and request.once <= datetime.now(UTC):
             raise RequestRefusedError(f"at: {request.once.isoformat()} is in the past; write a time in the future")
         made = await self._made(request)
@@ -95,21 +100,37 @@ class Schedules:
                 raise _refused(error) from error
         return await self.get(schedule)
 
+    async def names(self) -> tuple[str, ...]:
+        """The ids of the tenant's schedules, in order.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
+        # The server is told no part of a tenant's name that its queries could read as anything but letters.
+        mine = f'ScheduleId STARTS_WITH "{_NOT_PLAIN.split(self._name(""))[0]}"'
+        with rpc_errors():
+            listed = [found async for found in await self._sessions.temporal.list_schedules(mine)]
+        names = [await self._own_name(found) for found in listed if found.id.startswith(SCHEDULE_PREFIX)]
+        return tuple(sorted(name for name in names if name is not None))
+
     async def list(self) -> tuple[Schedule, ...]:
         """The tenant's schedules, by their ids.
 
         Raises:
             ServerUnreachableError: The server does not answer.
         """
-        names: tuple[str, ...] = ()
-        with rpc_errors():
-            async for listed in await self._sessions.temporal.list_schedules():
-                if listed.id.startswith(SCHEDULE_PREFIX) and (name := await self._own_name(listed)) is not None:
-                    names += (name,)
+        return await self.describe(await self.names())
+
+    async def describe(self, names: Sequence[str]) -> tuple[Schedule, ...]:
+        """The schedules of these ids as they stand, without those that are gone.
+
+        Raises:
+            ServerUnreachableError: The server does not answer.
+        """
         found: tuple[Schedule | None, ...] = ()
         for place in range(0, len(names), AT_ONCE):
             found += tuple(await asyncio.gather(*map(self._find, names[place : place + AT_ONCE])))
-        return tuple(sorted((known for known in found if known is not None), key=lambda known: known.id))
+        return tuple(known for known in found if known is not None)
 
     async def get(self, schedule: str) -> Schedule:
         """A schedule as it stands.
@@ -130,7 +151,7 @@ class Schedules:
             RequestRefusedError: A field is wrong; nothing was changed.
         """
         request = await self._request(await self._describe(schedule))
-        changed = validate(ScheduleRequest, {**request.model_dump(exclude_unset=True), **fields, "id": schedule})
+        changed = _said(validate(ScheduleRequest, {**request.model_dump(exclude_unset=True), **fields, "id": schedule}))
         if "at" in fields and changed.once is not None and changed.once <= datetime.now(UTC):
             raise RequestRefusedError(f"at: {changed.once.isoformat()} is in the past; write a time in the future")
         made = await self._made(changed)
@@ -164,11 +185,11 @@ class Schedules:
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
+            RequestRefusedError: It was triggered about once a second for many seconds.
         """
-        request = await self._request(await self._describe(schedule))
-        # Temporal does not look at the ends of runs that may overlap, and a knock that fails is to pause the schedule.
-        overlap = ScheduleOverlapPolicy.ALLOW_ALL if request.agent is not None else None
-        await self._change(schedule, self._handle(schedule).trigger(overlap=overlap))
+        action = (await self._describe(schedule)).schedule.action
+        store, name = await self._sessions.store(), self._name(schedule)
+        await self._change(schedule, trigger(self._sessions.temporal, store, name, self._tenant, action))
 
     async def remove(self, schedule: str) -> None:
         """Remove a schedule; turns that it has started go on.
@@ -181,26 +202,53 @@ class Schedules:
     async def runs(self, schedule: str, *, limit: int = 50) -> tuple[ScheduleRun, ...]:
         """List the runs of a schedule, the newest first, as long as Temporal keeps them.
 
+        Those that Temporal refused to start are among them, with the reason.
+
         Raises:
             UnknownScheduleError: The tenant has none of that id.
             ServerUnreachableError: The server does not answer.
         """
-        await self._describe(schedule)
-        store, found = await self._sessions.store(), dict[str, ScheduleRun]()
+        described = await self._request(await self._describe(schedule))
+        store, found = await self._sessions.store(), dict[tuple[str, object], ScheduleRun]()
         with rpc_errors():
             async for run in self._started(schedule):
-                if run.id not in found and len(found) < limit:
-                    found[run.id] = await self._run(schedule, store, run)
-        return tuple(sorted(found.values(), key=lambda run: run.started_at, reverse=True))
+                if run.status == WorkflowExecutionStatus.CONTINUED_AS_NEW:  # which is listed as the run that it became
+                    continue
+                told = await describe_run(self._sessions.runs, store, self._tenant, schedule, run)
+                found.setdefault((run.id, told.turn or run.run_id), told)
+                if len(found) >= limit:
+                    break
+            refused = await list_unstarted(self._sessions.temporal, self._name(schedule))
+        lost = [lost_run(schedule, described.session, run) for run in refused[:limit]]
+        return tuple(sorted((*found.values(), *lost), key=lambda run: run.started_at, reverse=True)[:limit])
+
+    async def delete_session(self, session: str, *, histories: bool, by: str) -> Erased:
+        """Erase a session as :meth:`Client.delete`, and remove the schedules that send messages to it.
+
+        Their runs hold the messages; with ``histories`` they are deleted too.
+        """
+        erased = await self._sessions.delete(session, histories=histories, by=by)
+        own, runs = self.of(erased.tombstone.tenant), self._sessions.runs
+        senders = [schedule.id for schedule in await own.list() if schedule.session == session]
+        count = erased.histories
+        for schedule in senders:
+            with contextlib.suppress(UnknownScheduleError):  # somebody else has just removed it
+                await own.remove(schedule)
+            if not histories:
+                continue
+            with rpc_errors():
+                async for run in own._started(schedule):  # noqa: SLF001  # another of this class
+                    await runs.delete_history(run.id, run.run_id)
+                    count += 1
+        return replace(erased, schedules=tuple(senders), histories=count)
 
     def _name(self, schedule: str) -> str:
         """The id in Temporal. Another tenant's schedule of the same id has another."""
         return f"{SCHEDULE_PREFIX}{self._tenant}/{schedule}"
 
-    def _prefix(self, schedule: str) -> str:
-        """How the ids of its sessions begin; Temporal puts a time behind it."""
-        digest = hashlib.sha256(self._tenant.encode()).hexdigest()[:8]
-        return f"{schedule}-{digest}" if self._tenant else schedule
+    async def _prefix(self, store: Store, schedule: str) -> str:
+        """Prefix of the ids of its sessions, which nobody else can know; Temporal puts a time behind it."""
+        return await store.sign_id(Signed.RUN, self._tenant, schedule)
 
     def _handle(self, schedule: str) -> ScheduleHandle:
         return self._sessions.temporal.get_schedule_handle(self._name(schedule))
@@ -232,11 +280,11 @@ class Schedules:
             if request.when_busy == "reject":
                 overlap = ScheduleOverlapPolicy.SKIP
             await self._sessions.check_agent(request.agent, None)
-            action = self._action_of_turn(request, request.agent, store)
+            action = await self._action_of_turn(request, request.agent, store)
         else:
             if await store.tenant_of(str(request.session)) != self._tenant:
                 raise UnknownSessionError(describe_missing_session(str(request.session)))
-            action = self._action_of_knock(request, str(request.session), store)
+            action = await self._action_of_knock(request, str(request.session), store)
         return TemporalSchedule(
             action=action,
             spec=_spec(request),
@@ -248,7 +296,7 @@ class Schedules:
             state=ScheduleState(note=self._codec.seal_text(request.note), paused=request.paused),
         )
 
-    def _action_of_turn(self, request: ScheduleRequest, agent: str, store: Store) -> ScheduleActionStartWorkflow:
+    async def _action_of_turn(self, request: ScheduleRequest, agent: str, store: Store) -> ScheduleActionStartWorkflow:
         options = request.model_dump(include={"prompt", "model", "max_steps", "by"})
         about = {"agent": agent, "tenant": self._tenant, "store": store.id, "context": request.context}
         turn = turn_request(request.id, {**options, **about, "budgets": request.budgets})
@@ -258,20 +306,22 @@ class Schedules:
         return ScheduleActionStartWorkflow(
             AGENT_TURN,
             turn,
-            id=self._prefix(request.id),
+            id=await self._prefix(store, request.id),
             task_queue=self._sessions.settings.task_queue,
             memo=_memo(request),
             priority=requests.priority_of(request.priority, self._tenant, self._sessions.settings.tenant_weights),
             static_summary=requests.summary(turn),
         )
 
-    def _action_of_knock(self, request: ScheduleRequest, session: str, store: Store) -> ScheduleActionStartWorkflow:
+    async def _action_of_knock(
+        self, request: ScheduleRequest, session: str, store: Store
+    ) -> ScheduleActionStartWorkflow:
         said = request.model_dump(include={"prompt", "when_busy", "context", "by", "priority"})
         knock = Knock(session=session, tenant=self._tenant, store=store.id, **said)
         return ScheduleActionStartWorkflow(
             KNOCK,
             knock,
-            id=f"{_KNOCKS}{self._prefix(request.id)}",
+            id=f"{KNOCK_PREFIX}{await self._prefix(store, request.id)}",
             task_queue=self._sessions.settings.task_queue,
             memo=_memo(request),
             priority=requests.priority_of(request.priority, self._tenant, self._sessions.settings.tenant_weights),
@@ -279,11 +329,11 @@ class Schedules:
         )
 
     async def _request(self, description: ScheduleDescription) -> ScheduleRequest:
-        """What was asked for, as the schedule itself holds it."""
+        """Request of the schedule, as the schedule itself holds it."""
         action, converter = description.schedule.action, self._sessions.temporal.data_converter
         if not isinstance(action, ScheduleActionStartWorkflow) or not action.memo or not action.args:
             raise _missing(description.id)
-        kind = TurnRequest if action.workflow == AGENT_TURN else Knock
+        kind = Continuation if action.workflow == AGENT_TURN else Knock
         (told,) = await converter.decode([action.args[0]], [kind])
         (asked,) = await converter.decode([action.memo[SCHEDULE_MEMO]], [dict])
         state = description.schedule.state
@@ -302,7 +352,7 @@ class Schedules:
             tenant=self._tenant,
             jitter=request.jitter.total_seconds(),
             catchup=request.catchup_window.total_seconds(),
-            next_at=tuple(info.next_action_times),
+            next_at=tuple(moment.astimezone(ZoneInfo(request.timezone)) for moment in info.next_action_times),
             runs=info.num_actions,
             left_out=info.num_actions_skipped_overlap,
             missed=info.num_actions_missed_catchup_window,
@@ -313,62 +363,16 @@ class Schedules:
         async for run in self._sessions.temporal.list_workflows(f'TemporalScheduledById = "{name}"'):
             yield run
 
-    async def _run(self, schedule: str, store: Store, run: WorkflowExecution) -> ScheduleRun:
-        if run.workflow_type == KNOCK:
-            return await self._run_of_knock(schedule, store, run)
-        return await _run_of_turn(schedule, store, run)
 
-    async def _run_of_knock(self, schedule: str, store: Store, run: WorkflowExecution) -> ScheduleRun:
-        handle = self._sessions.temporal.get_workflow_handle(run.id, run_id=run.run_id, result_type=Knocked)
-        asked: Mapping[str, Any] = await run.memo_value(SCHEDULE_MEMO, {})
-        session = str(asked.get("session", ""))
-        told = ScheduleRun(schedule=schedule, session=session, state="running", started_at=run.start_time)
-        if run.status == WorkflowExecutionStatus.RUNNING:
-            return told
-        try:
-            knocked = await handle.result()
-        except WorkflowFailureError as error:
-            said = error.cause.message if isinstance(error.cause, FailureError) else str(error.cause)
-            return told.model_copy(update={"state": "failed", "error": said, "ended_at": run.close_time})
-        turn = await store.turn_by_request(session, run.id)
-        if turn is None and knocked.turn is None:
-            return told.model_copy(update={"state": "rejected", "ended_at": run.close_time})
-        if turn is None and knocked.turn is not None:  # which reads the message, or is not open yet
-            told = told.model_copy(update={"turn": knocked.turn})
-            with contextlib.suppress(NotFoundError):
-                turn = await store.turn(session, knocked.turn)
-        return told.model_copy(update=_end_of(turn))
-
-
-async def _run_of_turn(schedule: str, store: Store, run: WorkflowExecution) -> ScheduleRun:
-    told = ScheduleRun(schedule=schedule, session=run.id, state="running", started_at=run.start_time)
-    try:
-        return told.model_copy(update=_end_of(await store.turn(run.id, 1)))
-    except NotFoundError:
-        if run.status == WorkflowExecutionStatus.RUNNING:
-            return told
-    error = f"the turn was refused; 'temporal workflow show --workflow-id {run.id}' says why"
-    return told.model_copy(update={"state": "failed", "ended_at": run.close_time, "error": error})
-
-
-def _end_of(turn: TurnRecord | None) -> dict[str, object]:
-    if turn is None:
-        return {}
-    if turn.result is None:
-        return {"turn": turn.turn}
-    ended = turn.result
-    return {
-        "turn": turn.turn,
-        "state": "ended",
-        "ended_at": turn.ended_at,
-        "stop_reason": ended.stop_reason.value,
-        "reason_code": ended.reason_code,
-        "error": ended.error,
-    }
+def _said(request: ScheduleRequest) -> ScheduleRequest:
+    """The schedule, whose message says something. One that is read again may be older than this rule."""
+    if not is_visible(request.prompt):
+        raise RequestRefusedError("prompt: has no visible character; say what is to be done")
+    return request
 
 
 def _memo(request: ScheduleRequest) -> dict[str, Any]:
-    """What was asked for, but the prompt: what Temporal makes of it does not tell."""
+    """Memo with the request, without its prompt: Temporal's own form of a schedule does not tell it."""
     return {SCHEDULE_MEMO: request.model_dump(mode="json", exclude_unset=True, exclude={"prompt", "paused", "note"})}
 
 

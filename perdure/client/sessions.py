@@ -1,9 +1,12 @@
-"""Sessions as the client uses them: start turns, send messages, and find turns and their store."""
+"""Sessions as the client uses them: start turns, send messages, and find turns and their store.
+
+Long, because starting, sending and finding share the same races with a turn that ends meanwhile.
+"""
 
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Unpack
@@ -42,13 +45,12 @@ from perdure.client.requests import (
 from perdure.client.stream import EventReader, events_of_turns
 from perdure.client.turn import Place, Turn
 from perdure.client.updates import (
-    TIMEOUT,
     NotTakenError,
     UpdateRefusedError,
-    deliver,
+    no_worker_took,
     send_again,
     send_pause,
-    update_errors,
+    sending_update,
 )
 from perdure.client.waits import Waits
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
@@ -63,19 +65,20 @@ from perdure.settings import Settings
 from perdure.store import Store
 from perdure.store.errors import NotFoundError, SessionRunsError, StoreError
 from perdure.store.errors import SessionErasedError as StoreErasedError
+from perdure.store.keys.tombstones import Tombstone, describe_erased
 from perdure.store.records import TurnRecord
-from perdure.store.tombstones import Tombstone, describe_erased
 
 MOST_DELEGATES = 500
 """Delegates of one caller that are paused with it."""
 
 
 class Erased(Value):
-    """What was erased.
+    """Report of an erasure.
 
     Attributes:
         delegates: The sessions of delegates that were erased with it.
         kept_steps: Steps that forks stand on, which stay under a name that no session can have.
+        schedules: The schedules that sent messages to it, which were removed.
         histories: Runs that the Temporal server was told to delete.
         tombstone: The proof, which the store keeps.
     """
@@ -83,16 +86,19 @@ class Erased(Value):
     session: str
     delegates: tuple[str, ...] = ()
     kept_steps: int = 0
+    schedules: tuple[str, ...] = ()
     histories: int = 0
     tombstone: Tombstone
 
 
 CLOSING_TIMEOUT = timedelta(seconds=30)
-"""How long the start of a turn waits for hooks of the one before, which has ended, until that counts as running."""
+"""Longest time that the start of a turn waits for hooks of the one before, which has ended, until that counts as
+running.
+"""
 
 
 class Sessions:
-    """What the client does with sessions, whichever of its methods is called."""
+    """Sessions of the client, for all of its methods."""
 
     def __init__(self, temporal: temporalio.client.Client, settings: Settings) -> None:
         self.temporal = temporal
@@ -121,6 +127,10 @@ class Sessions:
                     raise
                 self._store = store
             return self._store
+
+    async def reach(self) -> temporalio.client.Client:
+        """The connection to Temporal, as views ask for it."""
+        return self.temporal
 
     async def close(self) -> None:
         """Close the store. The connection to Temporal needs no closing."""
@@ -181,8 +191,12 @@ class Sessions:
                     self._known_agents.add((await (await self.store()).session(session)).agent)
         except StoreError:
             return
-        known, queue = self._known_agents, self.settings.task_queue
-        if known and agent not in known and await self.runs.has_worker(queue):
+        if self._known_agents and agent not in self._known_agents:
+            await self.refuse_agent(agent, self._known_agents)
+
+    async def refuse_agent(self, agent: str, known: Collection[str]) -> None:
+        """Refuse an agent that is none of the known ones, unless no worker polls: one that has it may come."""
+        if await self.runs.has_worker(self.settings.task_queue):
             raise UnknownAgentError(
                 f"no worker has an agent {agent!r}; there are: {', '.join(sorted(known))}; correct the name, "
                 "or start a worker that has it first: 'perdure worker --agents MODULE'"
@@ -195,8 +209,21 @@ class Sessions:
             if found is not None:
                 raise SessionErasedError(describe_erased(found))
 
-    async def start(self, session: str, request: TurnRequest, files: Files = (), priority: int | None = None) -> Turn:
-        """Start a turn of the session; with the request of the turn that runs, give that turn."""
+    async def start(
+        self,
+        session: str,
+        request: TurnRequest,
+        files: Files = (),
+        priority: int | None = None,
+        *,
+        is_claimed: bool = False,
+    ) -> Turn:
+        """Start a turn of the session; with the request of the turn that runs, give that turn.
+
+        Nobody is asked whether the request may have an id that ``is_claimed`` for it.
+        """
+        if not is_claimed:
+            await requests.check_name(session, request.tenant, self.store)
         parts, traceparent = await self.keep_files(session, files), request.traceparent or tracing.caller()
         request = replace(request, parts=parts, traceparent=traceparent)
         try:
@@ -208,17 +235,8 @@ class Sessions:
     async def _start(self, session: str, request: TurnRequest, priority: int | None) -> Turn:
         with rpc_errors():
             try:
-                handle = await self.temporal.start_workflow(
-                    AGENT_TURN,
-                    request,
-                    id=session,
-                    task_queue=self.settings.task_queue,
-                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-                    id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    priority=requests.priority_of(priority, request.tenant, self.settings.tenant_weights),
-                    static_summary=requests.summary(request),
-                    static_details=requests.details(session),
-                )
+                options = requests.workflow_options(session, request, priority, self.settings)
+                handle = await self.temporal.start_workflow(AGENT_TURN, request, **options)
             except WorkflowAlreadyStartedError as error:
                 newest = await self.runs.find_newest(session)
                 if newest is None or not newest.running:
@@ -251,8 +269,16 @@ class Sessions:
             f"send to it with client.send or 'perdure send {session} …', or cancel it first"
         )
 
-    async def send(self, session: str, prompt: Content, when_busy: WhenBusy, **options: Unpack[SendOptions]) -> Turn:
-        """Send a message; the turn that takes it."""
+    async def send(
+        self,
+        session: str,
+        prompt: Content,
+        when_busy: WhenBusy,
+        *,
+        is_known: bool = False,
+        **options: Unpack[SendOptions],
+    ) -> Turn:
+        """Send a message; the turn that takes it. ``is_known``: a store has the session, and no turn of the request."""
         text, files = await read_content(prompt)
         priority = options.get("priority")
         request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
@@ -261,15 +287,16 @@ class Sessions:
         if request.traceparent and when_busy != "steer":
             said["traceparent"] = request.traceparent
         message = validate(SendRequest, {"prompt": text, **said})
-        newest = await self.find_run(session)
-        if request_id is not None and (earlier := await self.turn_asked_before(session, request_id)) is not None:
-            return self.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
+        if not is_known:
+            newest = await self.find_run(session)
+            if request_id is not None and (earlier := await self.turn_asked_before(session, request_id)) is not None:
+                return self.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
         if when_busy == "reject":
-            return await self.start(session, request, files, priority)
+            return await self.start(session, request, files, priority, is_claimed=is_known)
         parts = await self.keep_files(session, files)
         request, message = replace(request, parts=parts), replace(message, parts=parts)
         try:
-            return await deliver(lambda: self.hand_over(session, request, message, priority))
+            return await send_again(lambda: self.hand_over(session, request, message, priority))
         except UpdateRefusedError as error:
             return await self.turn_of_refused(session, message.request_id, error)
         except NotTakenError as error:
@@ -283,8 +310,7 @@ class Sessions:
                     f"the turn of session {session!r} is {wait.text}; it takes the message when it opens: send no other"
                 )
                 raise SessionBusyError(msg) from None
-            msg = f"no worker took the message for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
-            raise NoWorkerError(msg) from None
+            raise no_worker_took("message", session) from None
 
     async def pause(self, session: str, update: Update, reason: str, by: str) -> bool:
         """Pause a session or have it go on, then the delegates that work for it; whether that changed anything."""
@@ -322,13 +348,8 @@ class Sessions:
         except SessionRunsError as error:
             raise SessionBusyError(str(error)) from error
         runs = await self.runs.delete_histories(session) if histories else 0
-        return Erased(
-            session=session,
-            delegates=tuple(delegates),
-            kept_steps=tombstone.counts.get("kept_steps", 0),
-            histories=runs,
-            tombstone=tombstone,
-        )
+        kept, of = tombstone.counts.get("kept_steps", 0), tuple(delegates)
+        return Erased(session=session, delegates=of, kept_steps=kept, histories=runs, tombstone=tombstone)
 
     async def attach(self, session: str, turn: int | None) -> Turn:
         """A turn by its number; without one, the turn that runs or else the last."""
@@ -345,11 +366,11 @@ class Sessions:
         run_id = newest.run_id if newest is not None else None
         ahead = newest is not None and newest.running
         if turn is not None and (turn < 1 or (turn > record.turn and not ahead)):
-            raise UnknownSessionError(f"session {session!r} has no turn {turn}; its last is {record.turn}")
+            raise missing_turn(session, turn, record.turn)
         return self.turn(session, "", run_id, turn or record.turn)
 
     async def keep_files(self, session: str, files: Files) -> tuple[FilePart, ...]:
-        """What stands for a prompt's images and files in the store, which is not opened without any."""
+        """Store a prompt's images and files, and return their parts; without any the store is not opened."""
         return await keep_files(await self.store(), session, files) if files else ()
 
     async def hand_over(self, session: str, request: TurnRequest, message: SendRequest, priority: int | None) -> Turn:
@@ -365,7 +386,7 @@ class Sessions:
             static_summary=requests.summary(request),
             static_details=requests.details(session),
         )
-        with update_errors():
+        async with sending_update():
             try:
                 update = await self.temporal.start_update_with_start_workflow(
                     Update.SEND,
@@ -442,6 +463,20 @@ def unknown_session_of(error: NotFoundError) -> UnknownSessionError:
     if isinstance(error, StoreErasedError):
         return SessionErasedError(str(error))
     return UnknownSessionError(f"{error}; 'perdure list' names the sessions there are")
+
+
+@contextlib.contextmanager
+def found_in_store() -> Iterator[None]:
+    """Raise the client's error for what the store does not have."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise unknown_session_of(error) from error
+
+
+def missing_turn(session: str, turn: int, last: int) -> UnknownSessionError:
+    """The client's error for a turn beyond the last one."""
+    return UnknownSessionError(f"session {session!r} has no turn {turn}; its last is {last}")
 
 
 def describe_missing_session(session: str) -> str:

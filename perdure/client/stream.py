@@ -22,13 +22,13 @@ SHORTEST = timedelta(milliseconds=10)
 
 
 Shown = TypeVar("Shown", bound=Envelope | Delta)
-"""What a reader is given: events, or deltas among them."""
+"""Item that a reader is given: an event, or a delta among them."""
 
 Types = Collection[str]
 """Names of types of events; none are all."""
 
 Every = timedelta | None
-"""How long after the last event a heartbeat comes; None is never."""
+"""Time from the last event to a heartbeat; None sends none."""
 
 
 async def with_heartbeats(
@@ -134,7 +134,14 @@ class EventReader:
     """
 
     def __init__(self, store: Store, session: str, after: int, bell: Bell | None = None) -> None:
-        """``bell`` is the session's, which the store gives to followers; who only reads needs none."""
+        """``bell`` is the session's, which the store gives to followers; who only reads needs none.
+
+        Raises:
+            RequestRefusedError: No event can have the number ``after``.
+        """
+        if after < 0:
+            msg = f"after: {after} is no event's number; 0 begins with the first event"
+            raise RequestRefusedError(msg)
         self._store = store
         self._session = session
         self._bell = bell or Bell()
@@ -157,7 +164,7 @@ class EventReader:
         return self.known
 
     async def read(self) -> list[Envelope]:
-        """What has come since the last read; nothing if nothing has. What stood there at first is marked as replayed.
+        """Read what has come since the last read, if anything; what was there at first is marked as replayed.
 
         Raises:
             RequestRefusedError: The reader's place is after the end of the log.
@@ -240,5 +247,5 @@ async def events_of_turns(
 
 
 def lengthen_look(look: timedelta) -> timedelta:
-    """How long to wait for events after a look at the workflow, which was after so long without any."""
+    """Time to wait for events after a look at the workflow, which was after so long without any."""
     return min(max(look * 2, SHORTEST_LOOK), LONGEST_LOOK)

@@ -4,24 +4,44 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol, Unpack
 
 from perdure.client.errors import ClientError, NoWorkerError
 from perdure.client.read import end_of
-from perdure.client.requests import Content, TaskOptions, session_id
+from perdure.client.requests import Content, session_id
 from perdure.client.turn import Turn
+from perdure.contracts.turn_options import TaskOptions, TurnOptions
 from perdure.contracts.turns import TurnResult
 from perdure.store.errors import StoreError
 from perdure.trajectory import Trajectory
 
-if TYPE_CHECKING:
-    from perdure.client.client import Client
-
 CANCEL_WAIT = timedelta(seconds=5)
-"""How long a call that is cancelled waits until its job was told so."""
+"""Longest time that a cancelled call waits until its job was told so."""
 
 WORKER_WAIT = timedelta(seconds=30)
 """A job that has not ended for so long may have no worker, which is then looked for once."""
+
+
+class Jobs(Protocol):
+    """The methods of a :class:`perdure.client.Client` that a task calls."""
+
+    async def start(
+        self, agent: str, prompt: Content, *, session: str | None = None, **options: Unpack[TurnOptions]
+    ) -> Turn:
+        """Start a turn."""
+        ...
+
+    async def cancel(self, session: str, reason: str = "") -> bool:
+        """Have the session's turn stopped."""
+        ...
+
+    async def check_worker(self) -> None:
+        """Raise NoWorkerError if no worker is there."""
+        ...
+
+    async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
+        """The turn as one value."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +56,7 @@ class Task:
 
     name: str
     agent: str
-    client: "Client" = field(repr=False)
+    client: Jobs = field(repr=False)
     options: TaskOptions = field(default_factory=TaskOptions, repr=False)
 
     async def __call__(self, goal: Content) -> Trajectory:

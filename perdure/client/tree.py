@@ -20,7 +20,7 @@ from perdure.contracts.events import DelegateEnd, DelegateStart, Envelope
 from perdure.store import Store
 
 CATCH_UP = timedelta(seconds=3)
-"""How long the last events of a delegate are waited for before its caller's next event."""
+"""Longest wait for the last events of a delegate before its caller's next event."""
 
 KEY_DIGITS = 12
 
@@ -35,7 +35,7 @@ def _key_of(session: str) -> str:
 
 @dataclass(frozen=True)
 class TreePlace:
-    """How far a reader of a tree has come.
+    """Position of a reader in a tree.
 
     Attributes:
         after: The number of the session's own last event.
@@ -50,7 +50,7 @@ class TreePlace:
         """Read what ``str`` gives.
 
         Raises:
-            RequestRefusedError: It is no place.
+            RequestRefusedError: The text is not a position.
         """
         if _PLACE.fullmatch(text) is None:
             raise RequestRefusedError(

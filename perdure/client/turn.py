@@ -22,6 +22,7 @@ from perdure.client.stream import (
     heartbeat_at,
     lengthen_look,
 )
+from perdure.client.texts import refuses_half_characters
 from perdure.client.updates import extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
@@ -45,7 +46,7 @@ UNRECORDED = frozenset({ReasonCode.RUNTIME_STORE_BEHIND, ReasonCode.RUNTIME_STOR
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a turn is found: by its number, or by the request that asked for it, in a run or the ones after.
+    """Address of a turn: its number, or the request that asked for it, in a run or the ones after.
 
     Attributes:
         turn: None until the turn has been opened.
@@ -58,6 +59,7 @@ class Place:
     run_id: str | None = None
 
 
+@refuses_half_characters
 class Turn:
     """A turn that runs, waits or has ended. Made by the client; each of its methods may be called at any time."""
 
@@ -220,7 +222,7 @@ class Turn:
             self._run_id = close.next_run
 
     async def requests(self) -> tuple[InputRequest, ...]:
-        """What the turn waits for people for, or has stopped for; nothing if no worker can say."""
+        """Input requests that the turn waits for, or has stopped for; nothing if no worker can say."""
         record = await self._record()
         if record is not None and record.result is not None:
             return record.result.requests
@@ -228,7 +230,7 @@ class Turn:
         return status.requests if status is not None else ()
 
     async def status(self) -> TurnStatus | None:
-        """Where the running turn stands; None if it has ended or was not opened, or no worker answers.
+        """Status of the running turn; None if it has ended or was not opened, or no worker answers.
 
         Its ``waits_for`` says why the turn stands still, if it does; :meth:`waits_for` says so without a worker too.
         """
@@ -238,7 +240,7 @@ class Turn:
         return await Waits(self._runs).with_wait(status)
 
     async def waits_for(self) -> TurnWait | None:
-        """Why the session's running turn stands still, since when, and what to do; None if it goes on, or none runs.
+        """Reason the session's running turn stands still, since when, and what to do; None if it goes on, or none runs.
 
         Raises:
             ServerUnreachableError: The server does not answer.
@@ -259,7 +261,7 @@ class Turn:
             return False
 
     async def tool_metrics(self, *, detailed: bool = False) -> ToolMetrics:
-        """What the turn's tools have done so far: calls, errors, seconds; ``detailed`` counts each tool apart too.
+        """Figures of the turn's tools so far: calls, errors, seconds; ``detailed`` counts each tool apart too.
 
         Raises:
             TurnClosedError: The workflow closed before it opened the turn.
@@ -305,14 +307,14 @@ class Turn:
         return envelope.turn == self._turn
 
     async def _find_end(self) -> Close | None:
-        """How the turn ended, or None while it may go on; asked when no events come."""
+        """Close of the turn, or None while it may go on; asked when no events come."""
         record = await self._record()
         if record is not None and record.result is not None:
             return Close(result=record.result)
         return await self._find_close()
 
     async def _find_close(self) -> Close | None:
-        """How the last run closed, or None while one runs."""
+        """Close of the last run, or None while one runs."""
         while self._run_id is not None:
             if await self._runs.is_running_patiently(self.session, self._run_id):
                 return None

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Literal, TypeVar, Unpack
 
@@ -23,13 +23,13 @@ from perdure.contracts.waits import PauseReceipt, PauseRequest
 Result = TypeVar("Result")
 
 ATTEMPTS = 20
-"""How often an update is sent that meets a turn just as it ends, half a second apart."""
+"""Number of times that an update is sent that meets a turn just as it ends, half a second apart."""
 
 TIMEOUT = timedelta(seconds=30)
-"""How long a worker may take until it has taken an update."""
+"""Longest time until a worker has taken what was sent to it, an update or a turn."""
 
 Why = Literal["idle", "closed", "lost"]
-"""Why no turn has taken an update: no run is open, the run closed under it, or nobody knows."""
+"""Reason no turn has taken an update: no run is open, the run closed under it, or nobody knows."""
 
 ANY: frozenset[Why] = frozenset({"idle", "closed", "lost"})
 
@@ -61,32 +61,51 @@ class NotTakenError(Exception):
         self.why = why
 
 
-@contextlib.contextmanager
-def update_errors() -> Iterator[None]:
-    """Turn what an update fails with into a refusal, a reason to send it again, or an error of the client."""
-    with rpc_errors():
-        try:
-            yield
-        except WorkflowUpdateFailedError as error:
-            failure = error.cause if isinstance(error.cause, ApplicationError) else None
-            if failure is not None and failure.type == _CLOSED_UNDER_UPDATE:
-                raise NotTakenError("closed") from error
-            message = failure.message if failure is not None else str(error.cause)
-            raise UpdateRefusedError((failure.type if failure is not None else None) or "", message) from error
-        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-            # The SDK raises it for two things: somebody cancelled this task and waits for that, or the server left.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError from error
-            raise NotTakenError("lost") from error
-        except RPCError as error:
-            if is_missing(error):
-                raise NotTakenError("idle") from error
-            if error.status is RPCStatusCode.ABORTED:
-                raise NotTakenError("closed") from error
-            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:  # too many at once, or a second run within a moment
+def worker_timeout() -> asyncio.Timeout:
+    """The bound of a wait until a worker has taken what was sent to it."""
+    return asyncio.timeout(TIMEOUT.total_seconds())
+
+
+def no_worker_took(what: str, session: str) -> NoWorkerError:
+    """The error of a wait that has passed this bound."""
+    return NoWorkerError(f"no worker took the {what} for session {session!r} within {TIMEOUT.total_seconds():.0f} s")
+
+
+@contextlib.asynccontextmanager
+async def sending_update() -> AsyncIterator[None]:
+    """Turn what an update fails with into a refusal, a reason to send it again, or an error of the client.
+
+    Raises:
+        UpdateRefusedError: The workflow refused it.
+        NotTakenError: No turn has taken it, or nobody knows.
+        TimeoutError: No worker has within the time for it.
+    """
+    async with worker_timeout():
+        with rpc_errors():
+            try:
+                yield
+            except WorkflowUpdateFailedError as error:
+                failure = error.cause if isinstance(error.cause, ApplicationError) else None
+                if failure is not None and failure.type == _CLOSED_UNDER_UPDATE:
+                    raise NotTakenError("closed") from error
+                message = failure.message if failure is not None else str(error.cause)
+                raise UpdateRefusedError((failure.type if failure is not None else None) or "", message) from error
+            except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                # The SDK raises it for two things: somebody cancelled this task and waits for that, or the server left.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError from error
                 raise NotTakenError("lost") from error
-            raise
+            except RPCError as error:
+                if is_missing(error):
+                    raise NotTakenError("idle") from error
+                if error.status is RPCStatusCode.ABORTED:
+                    raise NotTakenError("closed") from error
+                if (
+                    error.status is RPCStatusCode.RESOURCE_EXHAUSTED
+                ):  # too many at once, or a second run within a moment
+                    raise NotTakenError("lost") from error
+                raise
 
 
 async def send_update(
@@ -97,18 +116,23 @@ async def send_update(
     kind: type[Result],
     update_id: str | None = None,
 ) -> Result:
-    """Send an update to the running turn once, and give its result; raises as :func:`update_errors` does."""
+    """Send an update to the running turn once, and give its result; raises as :func:`sending_update` does."""
     handle = temporal.get_workflow_handle(session)
-    with update_errors():
+    async with sending_update():
         result: Result = await handle.execute_update(update, request, id=update_id, result_type=kind)
     return result
 
 
 async def send_again(attempt: Callable[[], Awaitable[Result]], *, again: frozenset[Why] = ANY) -> Result:
-    """Make an attempt up to 20 times, half a second apart, while it is not taken for one of these causes.
+    """Make an attempt up to 20 times, half a second apart: a turn that ends cannot take it, the next one can.
+
+    Args:
+        attempt: Sends an update or starts a turn, once.
+        again: When to make it again; by default always.
 
     Raises:
         NotTakenError: No attempt was taken.
+        TimeoutError: No worker has taken one within the time for it.
     """
     for _ in range(ATTEMPTS - 1):
         try:
@@ -118,21 +142,6 @@ async def send_again(attempt: Callable[[], Awaitable[Result]], *, again: frozens
                 raise
         await asyncio.sleep(PAUSE.total_seconds())
     return await attempt()
-
-
-async def deliver(attempt: Callable[[], Awaitable[Result]], *, again: frozenset[Why] = ANY) -> Result:
-    """Send an update until a turn takes it: one that ends as the update arrives cannot, the next one can.
-
-    Args:
-        attempt: Sends the update once.
-        again: When to send it again; by default always, since another turn may take it.
-
-    Raises:
-        NotTakenError: No turn has taken it.
-        TimeoutError: No worker has within the time for it.
-    """
-    async with asyncio.timeout(TIMEOUT.total_seconds()):
-        return await send_again(attempt, again=again)
 
 
 def extend_request(*, turn: int | None, end: bool, **limits: Unpack[Limits]) -> ExtendRequest:
@@ -153,7 +162,7 @@ async def send_pause(
         NoWorkerError: No worker took the update.
     """
     try:
-        return await deliver(
+        return await send_again(
             lambda: send_update(temporal, session, update, request, PauseReceipt), again=ANY - {"idle"}
         )
     except UpdateRefusedError as error:
@@ -165,8 +174,7 @@ async def send_pause(
             ) from error
         raise SessionIdleError(f"no turn of session {session!r} runs, so that there is nothing to {update}") from None
     except TimeoutError:
-        msg = f"no worker took the {update} for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
-        raise NoWorkerError(msg) from None
+        raise no_worker_took(update, session) from None
 
 
 async def send_limits(temporal: temporalio.client.Client, session: str, request: ExtendRequest) -> BudgetStatus:
@@ -175,9 +183,8 @@ async def send_limits(temporal: temporalio.client.Client, session: str, request:
     Raises:
         NoWorkerError: No worker took them.
     """
-    not_taken = f"no worker took the limits for session {session!r} within {TIMEOUT.total_seconds():.0f} s"
     try:
-        return await deliver(
+        return await send_again(
             lambda: send_update(temporal, session, Update.EXTEND, request, BudgetStatus),
             again=frozenset({"lost"}),
         )
@@ -185,7 +192,7 @@ async def send_limits(temporal: temporalio.client.Client, session: str, request:
         raise RequestRefusedError(f"session {session!r} refused the limits: {error}") from error
     except NotTakenError as error:
         if error.why == "lost":
-            raise NoWorkerError(not_taken) from error
+            raise no_worker_took("limits", session) from error
         raise SessionIdleError(f"no turn of session {session!r} runs, so that there are no limits to change") from None
     except TimeoutError:
-        raise NoWorkerError(not_taken) from None
+        raise no_worker_took("limits", session) from None

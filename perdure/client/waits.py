@@ -1,4 +1,4 @@
-"""What running turns wait for, asked of Temporal; :mod:`perdure.client.causes` says why.
+"""Waits of running turns, asked of Temporal; :mod:`perdure.client.causes` says why.
 
 One description is enough for a turn that goes on. For one that stands still the server is asked for the end of its
 history, for the pollers of a task queue, or the worker for the turn's status, whichever tells more.
@@ -24,16 +24,22 @@ from perdure.client.connect import describe_queue, rpc_errors, unless_missing
 from perdure.client.encryption import reveal_failure, reveal_pending
 from perdure.client.errors import ClientError
 from perdure.client.executions import Runs
+from perdure.client.unopened import Reported, UnopenedTurn, find_unopened, is_meant, list_reported_turns
 from perdure.contracts.queues import limited_key
-from perdure.contracts.turns import TurnStatus
+from perdure.contracts.turns import RunState, TurnStatus
 from perdure.contracts.values import replace
-from perdure.contracts.waits import TurnWait
+from perdure.contracts.waits import Cause, TurnWait
+from perdure.store import Store
+from perdure.store.records import SessionFilter
 
 LATEST_EVENTS = 100
 """Events of the history, from its end, among which the beginning of the wait is looked for."""
 
 AT_ONCE = 5
 """Turns that are described at the same time."""
+
+LISTED = 50
+"""Turns that a list asks Temporal about beyond what the store says."""
 
 DEEPEST = 3
 """Levels of delegates that are looked into."""
@@ -43,20 +49,20 @@ MOST_DELEGATES = 3
 
 
 class Waits:
-    """What turns wait for, asked of the server."""
+    """Waits of turns, asked of the server."""
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._temporal = runs.temporal
 
     async def with_wait(self, status: TurnStatus) -> TurnStatus:
-        """What the turn says of itself, with what it waits for as far as that can be known."""
+        """Add what the turn waits for to its status, as far as that can be known."""
         with contextlib.suppress(ClientError):
             return replace(status, waits_for=await self.wait_of(status.session, status))
         return status
 
     async def waits_of(self, sessions: Collection[str]) -> dict[str, TurnWait]:
-        """What the running turns of these sessions wait for, a few at a time; what cannot be known is left out."""
+        """Waits of the running turns of these sessions, asked a few at a time; what cannot be known is left out."""
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def look(session: str) -> TurnWait | None:
@@ -69,7 +75,7 @@ class Waits:
         return {session: wait for session, wait in zip(sessions, waits, strict=True) if wait is not None}
 
     async def wait_of(self, session: str, status: TurnStatus | None = None, levels: int = DEEPEST) -> TurnWait | None:
-        """What the session's running turn waits for; None if it goes on, or none runs.
+        """Wait of the session's running turn; None if it goes on, or none runs.
 
         Args:
             session: The session.
@@ -86,7 +92,7 @@ class Waits:
         ):
             return None
         seen = Seen(described=described, now=datetime.now(UTC), status=status)
-        if not seen.is_idle and explain(seen) is None:
+        if not (seen.is_idle or seen.is_tried_again) and explain(seen) is None:
             return None
         events, queues, status = await asyncio.gather(
             self._latest_events(described.workflow_execution_info.execution),
@@ -105,6 +111,27 @@ class Waits:
             below = await asyncio.gather(*(self.wait_of(delegate, levels=levels - 1) for delegate in delegates))
             seen = replace(seen, below=tuple(wait for wait in below if wait is not None))
         return explain(seen)
+
+    async def reported(self, queue: str) -> Reported:
+        """The turns of a queue whose own code fails, as the server says."""
+        return await list_reported_turns(self._temporal, queue)
+
+    async def list_unopened(
+        self, store: Store, queue: str, wanted: SessionFilter, reported: Reported
+    ) -> list[tuple[UnopenedTurn, TurnWait]]:
+        """The turns that a filter means, that no worker has opened, and that stand still."""
+        if wanted.get("state") not in {None, RunState.RUNNING}:
+            return []
+        found = await find_unopened(self._temporal, store, queue, limit=LISTED, reported=reported)
+        turns = [turn for turn in found if is_meant(turn, wanted, states={RunState.RUNNING})]
+        waits = await self.waits_of([turn.session for turn in turns])
+        return [(turn, waits[turn.session]) for turn in turns if turn.session in waits]
+
+    async def failing_of(self, sessions: Collection[str], reported: Reported) -> dict[str, TurnWait]:
+        """Those of these open turns whose own code fails, with what failed."""
+        names = list(sessions)[:LISTED] if reported is None else {run.id for run in reported}.intersection(sessions)
+        waits = await self.waits_of(names)
+        return {name: wait for name, wait in waits.items() if wait.cause is Cause.WORKFLOW_TASK}
 
     async def _describe(self, session: str) -> DescribeWorkflowExecutionResponse | None:
         request = DescribeWorkflowExecutionRequest(
@@ -136,7 +163,7 @@ class Waits:
         return dict(zip(queues, described, strict=True))
 
     async def _ask_status(self, seen: Seen) -> TurnStatus | None:
-        """What the turn says of itself; only an idle one, which its description says little of, is asked for it."""
+        """Ask an idle turn for its status; the description says little of such a turn, and enough of any other."""
         return await self._runs.status(seen.session) if seen.is_idle and seen.status is None else seen.status
 
 

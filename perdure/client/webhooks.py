@@ -1,8 +1,6 @@
 """Webhooks as the client sees them: subscriptions in the store, and their deliveries, which are workflows."""
 
 import asyncio
-import base64
-import secrets
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,14 +13,17 @@ from temporalio.exceptions import FailureError
 from temporalio.service import RPCError
 
 from perdure.client.connect import is_missing, rpc_errors
+from perdure.client.deliveries import find_delivery_id
 from perdure.client.encryption import reveal_failure, reveal_pending
 from perdure.client.errors import NoWorkerError, RequestRefusedError, UnknownWebhookError
+from perdure.client.pushes import Pushes, check_address, new_secret, new_webhook
 from perdure.client.requests import validate
 from perdure.client.sessions import Sessions
-from perdure.contracts.names import NOTIFY, NOTIFY_PREFIX
+from perdure.client.texts import refuses_half_characters
+from perdure.contracts.ids import delivery_stem, message_of
+from perdure.contracts.names import NOTIFY
 from perdure.contracts.webhooks import (
     Delivery,
-    EgressError,
     NewWebhook,
     Notify,
     Webhook,
@@ -33,10 +34,10 @@ from perdure.contracts.webhooks import (
 from perdure.store.errors import NotFoundError
 
 OVERLAP = timedelta(hours=24)
-"""How long messages are signed with the old secret too, after it was exchanged."""
+"""Time for which messages are signed with the old secret too, after it was exchanged."""
 
 TEST_PATIENCE = timedelta(seconds=30)
-"""How long a test waits for what came of it: longer than one attempt may take."""
+"""Longest wait of a test for its outcome: longer than one attempt may take."""
 
 MOST = 1_000
 """Deliveries that are looked at, of one subscription."""
@@ -49,6 +50,7 @@ _STATES: dict[WorkflowExecutionStatus | None, State] = {
 }
 
 
+@refuses_half_characters
 class Webhooks:
     """Subscriptions to the ends and waits of turns; made by :attr:`Client.webhooks`."""
 
@@ -83,18 +85,19 @@ class Webhooks:
         """
         fields = {"url": url, "events": tuple(events), "agents": tuple(agents), "session": session}
         request = validate(WebhookRequest, {**fields, "tenant": tenant if self._tenant is None else self._tenant})
-        try:
-            self._sessions.settings.egress.check(request.url)
-        except EgressError as error:
-            raise RequestRefusedError(f"url: {error}") from None
-        webhook = Webhook(id=f"wh_{secrets.token_hex(8)}", created_at=datetime.now(UTC), **dict(request))
-        secret = _new_secret()
+        check_address(self._sessions, request.url)
+        webhook, secret = new_webhook(request)
         store = await self._sessions.store()
         await store.add_webhook(webhook, secret)
         return NewWebhook(**dict(webhook), secret=secret)
 
+    @property
+    def pushes(self) -> Pushes:
+        """Push notifications of tasks of A2A."""
+        return Pushes(self._sessions, self._tenant or "", self._start)
+
     async def list(self) -> tuple[Webhook, ...]:
-        """The subscriptions, the oldest first."""
+        """The subscriptions, the oldest first; those of single turns are not among them."""
         store = await self._sessions.store()
         return await store.webhooks(tenant=self._tenant)
 
@@ -104,10 +107,10 @@ class Webhooks:
         Raises:
             UnknownWebhookError: There is none of that id.
         """
-        found = next((known for known in await self.list() if known.id == webhook), None)
-        if found is None:
-            raise UnknownWebhookError(f"there is no webhook {webhook!r}; 'perdure webhooks list' lists the webhooks")
-        return found
+        store = await self._sessions.store()
+        for found in await store.webhooks(tenant=self._tenant, one=webhook):
+            return found
+        raise UnknownWebhookError(f"there is no webhook {webhook!r}; 'perdure webhooks list' lists the webhooks")
 
     async def pause(self, webhook: str, reason: str = "") -> Webhook:
         """Pause a webhook: messages on their way wait, and events that happen meanwhile are never sent.
@@ -143,7 +146,7 @@ class Webhooks:
         if overlap < timedelta(0):
             raise RequestRefusedError("overlap: a time cannot be negative; give 0 to have the old secret end at once")
         await self.get(webhook)
-        store, secret = await self._sessions.store(), _new_secret()
+        store, secret = await self._sessions.store(), new_secret()
         try:
             changed = await store.exchange_secret(webhook, secret, datetime.now(UTC) + overlap)
         except NotFoundError as error:
@@ -205,7 +208,8 @@ class Webhooks:
             async for run in self._runs(webhook, state):
                 if len(found) == limit:
                     break
-                if (delivery := await self._delivery(webhook, run)) is not None:
+                delivery = await self._delivery(webhook, run.id)
+                if state in {None, delivery.state}:
                     found += (delivery,)
         return tuple(sorted(found, key=lambda delivery: delivery.started_at, reverse=True))
 
@@ -229,15 +233,22 @@ class Webhooks:
                 await self._start(await self._sent(webhook, again), again=True)
         return messages
 
-    async def _start(self, notify: Notify, *, again: bool = False) -> WorkflowHandle[Any, int]:
+    async def _start(
+        self,
+        notify: Notify,
+        *,
+        again: bool = False,
+        reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+    ) -> WorkflowHandle[Any, int]:
         """Start a delivery; ``again`` takes the place of one that is tried."""
         conflict = WorkflowIDConflictPolicy.TERMINATE_EXISTING if again else WorkflowIDConflictPolicy.USE_EXISTING
-        return await self._sessions.temporal.start_workflow(
+        temporal = self._sessions.temporal
+        return await temporal.start_workflow(
             NOTIFY,
             notify,
-            id=notify.workflow_id,
+            id=await find_delivery_id(temporal, await self._sessions.store(), notify.webhook, notify.message),
             task_queue=self._sessions.settings.task_queue,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_reuse_policy=reuse,
             id_conflict_policy=conflict,
             static_summary=notify.message[:120],
             versioning_override=AutoUpgradeVersioningOverride(),  # it may take three days: no version waits for its end
@@ -245,29 +256,27 @@ class Webhooks:
         )
 
     async def _runs(self, webhook: str, state: State | None) -> AsyncIterator[WorkflowExecution]:
-        """The newest run of each delivery."""
+        """A run of each delivery, the newest that Temporal's index knows in this state."""
         wanted = {
             None: "",
             "delivering": ' AND ExecutionStatus = "Running"',
             "delivered": ' AND ExecutionStatus = "Completed"',
             "failed": ' AND ExecutionStatus IN ("Failed", "Terminated", "TimedOut", "Canceled")',
         }[state]
-        query = f'WorkflowType = "{NOTIFY}" AND WorkflowId STARTS_WITH "{NOTIFY_PREFIX}{webhook}:"{wanted}'
+        stem = delivery_stem(webhook, "")
+        query = f'WorkflowType = "{NOTIFY}" AND WorkflowId STARTS_WITH "{stem}"{wanted}'
         seen: set[str] = set()
         async for run in self._sessions.temporal.list_workflows(query, limit=MOST):
             if run.id not in seen:
                 seen.add(run.id)
                 yield run
 
-    async def _delivery(self, webhook: str, run: WorkflowExecution) -> Delivery | None:
-        """How a delivery stands; None of a run after which it was sent again."""
-        handle = self._sessions.temporal.get_workflow_handle(run.id)
-        newest = await handle.describe()
-        if newest.run_id != run.run_id:
-            return None
+    async def _delivery(self, webhook: str, workflow: str) -> Delivery:
+        """State of a delivery: its newest run, of which Temporal's index may not know yet."""
+        newest = await self._sessions.temporal.get_workflow_handle(workflow).describe()
         delivery = Delivery(
             webhook=webhook,
-            message=run.id.removeprefix(f"{NOTIFY_PREFIX}{webhook}:"),
+            message=message_of(workflow, webhook),
             state=_STATES.get(newest.status, "failed"),
             started_at=newest.start_time,
             ended_at=newest.close_time,
@@ -279,7 +288,7 @@ class Webhooks:
             at = pending.next_attempt_schedule_time.ToDatetime(UTC) if pending.HasField("last_failure") else None
             changes = {"attempts": pending.attempt, "next_at": at, "error": pending.last_failure.message or None}
         if newest.close_time is not None:
-            closed = self._sessions.temporal.get_workflow_handle(run.id, run_id=run.run_id)
+            closed = self._sessions.temporal.get_workflow_handle(workflow, run_id=newest.run_id)
             async for event in closed.fetch_history_events():
                 if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
                     changes["attempts"] = event.activity_task_started_event_attributes.attempt
@@ -290,9 +299,10 @@ class Webhooks:
         return delivery.model_copy(update=changes)
 
     async def _sent(self, webhook: str, message: str) -> Notify:
-        """What was sent, from the history."""
+        """Message that was sent, from the history."""
         temporal = self._sessions.temporal
-        handle = temporal.get_workflow_handle(f"{NOTIFY_PREFIX}{webhook}:{message}")
+        delivery = await find_delivery_id(temporal, await self._sessions.store(), webhook, message)
+        handle = temporal.get_workflow_handle(delivery)
         try:
             async for event in handle.fetch_history_events(page_size=1):
                 payloads = event.workflow_execution_started_event_attributes.input.payloads
@@ -305,7 +315,3 @@ class Webhooks:
             f"webhook {webhook!r} has no delivery of {message!r}, or Temporal has it no longer; "
             f"'perdure webhooks deliveries {webhook}' lists those there are"
         )
-
-
-def _new_secret() -> str:
-    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()

@@ -25,7 +25,7 @@ from perdure.settings import ENCRYPTION_KEYS, Settings
 from perdure.store import Store
 
 PATIENCE_SECONDS = 2.0
-"""How long the server may take to say who polls; without its answer nothing is compared."""
+"""Longest time for the server to say who polls; without its answer nothing is compared."""
 
 LONGEST_ADDRESS = 400
 """Characters; the server refuses an identity of more than a thousand."""
@@ -61,14 +61,14 @@ class WorkerStore:
 
     @classmethod
     def worker_store_of(cls, store: Store, roles: Iterable[str] = (), keyring: Keyring | None = None) -> "WorkerStore":
-        """What this process tells of its store, its roles and its keys."""
+        """Describe the store, the roles and the keys of this process."""
         worker = f"{os.getpid()}@{socket.gethostname()}"
         url = store.public_url[:LONGEST_ADDRESS]
         return cls(worker, store.id, url, frozenset(roles), marks_of(keyring))
 
     @classmethod
     def parse(cls, identity: str) -> "WorkerStore | None":
-        """What a poller tells; None if it is not one of ours."""
+        """Parse the identity of a poller; None if it is not one of ours."""
         found = _IDENTITY.fullmatch(identity)
         if found is None:
             return None
@@ -101,7 +101,7 @@ def store_queue(task_queue: str) -> str:
 
 
 async def worker_stores(temporal: temporalio.client.Client, task_queue: str) -> list[WorkerStore]:
-    """What the workers tell; nothing if the server does not answer at once, or does not say."""
+    """Read the stores of the workers; nothing if the server does not answer at once, or does not say."""
     queue = store_queue(task_queue)
     with contextlib.suppress(ClientError, TimeoutError):
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -169,7 +169,7 @@ def _by_id(keys: Iterable[str]) -> dict[str, str]:
 def _difference(
     own: Mapping[str, str], theirs: Mapping[str, str], first: tuple[str, ...], their_first: tuple[str, ...]
 ) -> str:
-    """What is wrong between this process and a worker; empty if nothing."""
+    """Difference between this process and a worker; empty if nothing."""
     for name in own.keys() & theirs.keys():
         if own[name] != theirs[name]:
             return f"has another key than this process under the id {name!r}"

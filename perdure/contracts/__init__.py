@@ -1,1 +1,1 @@
-"""What crosses a process or lands in a history: frozen values and names. Standard library and pydantic only."""
+"""Contracts: frozen values and names that cross a process or land in a history. Standard library and pydantic only."""

@@ -194,7 +194,7 @@ class Compaction(Authored):
 
 
 CacheMode = Literal["latest", "off"]
-"""Which messages a provider is asked to keep for the next call: see ``perdure.activities.provider_messages``."""
+"""Which messages a provider is asked to keep for the next call: see ``perdure.activities.models.provider_messages``."""
 
 
 StreamMode = Literal["off", "watched", "always"]
@@ -219,16 +219,22 @@ class ModelPolicy(Value):
     compaction_queue: str | None = None
 
 
+MOST_REFUSED = 10
+"""Answers in a row whose calls are all refused before they run: the next one would be, too."""
+
+
 class TurnPolicy(Value):
     """The part of a definition that the workflow decides by; small, because it stands in the history.
 
     Attributes:
         compaction: None if a context that overflows ends the turn.
-        approvals_expire: Longest wait for an approval; None is no limit.
+        approvals_expire: Longest wait for an approval; None means no limit.
         fallbacks: Models that remain if this one fails for good, in order.
         queue: Task queue of the model's calls; None is the turn's own, as it is for the other two.
         compaction_queue: Task queue of the calls that summarise.
         tool_queue: Task queue of the tools that name none.
+        most_refused: Answers in a row whose calls are all refused before they run that end the turn; 0 means no limit,
+            of turns that began before there was one.
     """
 
     agent: str
@@ -253,6 +259,7 @@ class TurnPolicy(Value):
     queue: str | None = None
     compaction_queue: str | None = None
     tool_queue: str | None = None
+    most_refused: int = 0
 
     @property
     def conditions(self) -> tuple[AnyCondition, ...]:
@@ -432,6 +439,7 @@ class AgentDefinition(Value):
             output_corrections=self.output_corrections,
             interactive=self.interactive,
             approvals_expire=self.approvals.expires,
+            most_refused=MOST_REFUSED,
             fallbacks=tuple(self._fallback(at, known) for at, known in enumerate(windows, start=1)),
         )
 

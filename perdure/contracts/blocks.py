@@ -87,11 +87,11 @@ class Block(PublicValue):
 
     @property
     def in_words(self) -> str:
-        """What is refused, by whom, since when and why."""
+        """Block in words: scope, author, time and reason."""
         why = f": {self.reason}" if self.reason else ""
         since = self.created_at.isoformat(timespec="seconds")
         return f"new turns of {self.scope} are blocked by {self.by or 'an operator'} since {since}{why}"
 
     def describe(self) -> str:
-        """Why a turn is refused, and how the block is lifted."""
+        """Describe why a turn is refused, and how the block is lifted."""
         return f"{self.in_words}; lift the block with 'perdure unblock {self.id}', then send this again"

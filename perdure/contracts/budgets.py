@@ -7,15 +7,24 @@ from typing import Annotated, Literal, TypedDict, Unpack
 
 from pydantic import ConfigDict, Field
 
+from perdure.contracts.dimensions import COUNTED
 from perdure.contracts.values import Authored, Value, for_code, replace
 
 
 class Usage(Value):
-    """Tokens as the provider reported them, each call counted exactly once."""
+    """Tokens as the provider reported them, each call counted exactly once.
+
+    Attributes:
+        input_tokens: Tokens that were read, with those from the provider's cache.
+        output_tokens: Tokens that were written.
+        cached_tokens: Tokens that were read from the provider's cache.
+        estimated: Whether a part of them is perdure's estimate, because a provider did not count it.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    estimated: bool = False
 
     @property
     def total_tokens(self) -> int:
@@ -28,6 +37,16 @@ class Usage(Value):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            estimated=self.estimated or other.estimated,
+        )
+
+    def without(self, earlier: "Usage") -> "Usage":
+        """The difference: tokens since ``earlier``."""
+        return Usage(
+            input_tokens=self.input_tokens - earlier.input_tokens,
+            output_tokens=self.output_tokens - earlier.output_tokens,
+            cached_tokens=self.cached_tokens - earlier.cached_tokens,
+            estimated=self.estimated,
         )
 
 
@@ -54,7 +73,7 @@ LONGEST_TURN = timedelta(days=36_500)
 
 
 class Dimensions(Value):
-    """The limits of a turn beside ``max_steps``; :class:`Budgets` explains each. Recipe: CONTRIBUTING.md."""
+    """The limits of a turn beside ``max_steps``; :class:`Budgets` explains each."""
 
     cost_usd: Decimal | None = Field(default=None, gt=0, lt=MOST_USD)
     llm_calls: int | None = Field(default=None, ge=1)
@@ -66,12 +85,8 @@ class Dimensions(Value):
     depth: int | None = Field(default=None, ge=0)
 
 
-COUNTED = ("llm_calls", "tool_calls", "behavior_calls", "events", "patches")
-"""Dimensions that whole numbers count: of each a delegate gets a share, and gives back what it has not used."""
-
-
-class BudgetLimits(TypedDict, total=False):
-    """The limits of :class:`Dimensions` as people write them."""
+class BudgetSettings(TypedDict, total=False):
+    """The settings of ``Budgets(…)`` as authors write them."""
 
     cost_usd: Decimal | float | str | None
     llm_calls: int | None
@@ -81,17 +96,12 @@ class BudgetLimits(TypedDict, total=False):
     seconds: timedelta | float | None
     patches: int | None
     depth: int | None
-
-
-class BudgetSettings(BudgetLimits, total=False):
-    """The settings of ``Budgets(…)`` as authors write them."""
-
     warn_at: Sequence[Decimal | float | str]
     scope: Literal["turn", "session"] | None
 
 
 class Budgets(Dimensions, Authored):
-    """Limits of one turn beside ``max_steps``; None is no limit, and N allows exactly N.
+    """Limits of one turn beside ``max_steps``; None means no limit, and N allows exactly N.
 
     They count over the whole tree of delegates: a delegate gets a share of what is left, and what it does not use comes
     back. Source of the eight dimensions: ActiveGraph's runtime budgets.
@@ -153,17 +163,15 @@ class Spent(Value):
         """The difference: use since ``earlier``."""
         if earlier == Spent():
             return self
-        usage = {name: getattr(self.usage, name) - getattr(earlier.usage, name) for name in Usage.model_fields}
         others = {name: getattr(self, name) - getattr(earlier, name) for name in Spent.model_fields if name != "usage"}
-        return Spent(usage=Usage(**usage), **others)
+        return Spent(usage=self.usage.without(earlier.usage), **others)
 
     def with_delegate(self, spent: "Spent", steps: int) -> "Spent":
         """The sum with a delegate's use and its ``steps``."""
-        counts = ("unpriced_calls", *COUNTED)
+        counts = ("cost_usd", "unpriced_calls", *COUNTED)
         return self.model_copy(
             update={
                 "usage": self.usage.plus(spent.usage),
-                "cost_usd": self.cost_usd + spent.cost_usd,
                 "delegated_steps": self.delegated_steps + spent.delegated_steps + steps,
                 **{name: getattr(self, name) + getattr(spent, name) for name in counts},
             }

@@ -22,6 +22,9 @@ from perdure.contracts.values import Authored, Tagged, is_fields, replace
 MAX_PARTS = 2_000
 """Most parts of an expression with its counted repeats written out: compiling it takes two megabytes then."""
 
+MAX_WIDE_SETS = 10
+"""Most sets of characters beyond Latin-1 of an expression: to compile each takes up to ten milliseconds."""
+
 MAX_NESTING = 50
 """Most brackets within one another."""
 
@@ -49,11 +52,47 @@ def check_expression(pattern: str) -> None:
     why = _refusal(pattern)
     if why is None:
         try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
-            why = f"is no regular expression: {error}"
+            read_expression(pattern)
+        except ValueError as error:
+            why = str(error)
     if why is not None:
         msg = f"pattern {pattern!r} {why}"
+        raise ValueError(msg)
+
+
+def read_expression(pattern: str) -> None:
+    """See that a text is one of Python's expressions, and no compiler works long on it.
+
+    Raises:
+        ValueError: It is none; the message has no subject.
+    """
+    if count_wide_sets(pattern) > MAX_WIDE_SETS:
+        msg = f"has more than {MAX_WIDE_SETS} sets […] with characters beyond Latin-1; use fewer"
+        raise ValueError(msg)
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        msg = f"is no regular expression: {error}"
+        raise ValueError(msg) from None
+
+
+def count_wide_sets(pattern: str) -> int:
+    """Count the sets […] with characters beyond Latin-1: to compile one takes up to ten milliseconds."""
+    sets = (token["set"] for token in _TOKEN.finditer(pattern) if token.lastgroup == "set")
+    return sum(not part.isascii() or _WIDE.search(part) is not None for part in sets)
+
+
+_WIDE = re.compile(r"\\[uUN]")
+
+
+def check_length(pattern: str) -> None:
+    """Refuse an expression that is too long.
+
+    Raises:
+        ValueError: It is.
+    """
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        msg = f"pattern {pattern[:40]!r}… has {len(pattern):,} characters, the limit is {MAX_PATTERN_CHARACTERS:,}"
         raise ValueError(msg)
 
 
@@ -80,7 +119,7 @@ def _refusal(pattern: str) -> str | None:
 
 
 def _difference(token: re.Match[str]) -> str | None:
-    """Why the two libraries would read the expression differently."""
+    """Reason the two libraries would read the expression differently."""
     if token.lastgroup == "brace":
         return r"has a { that begins no count such as {2} or {1,3}; write \{"
     if token.lastgroup == "remark":
@@ -271,7 +310,7 @@ def _settings_of(compiled: re.Pattern[Any]) -> dict[str, object]:
 
 
 _FLAGS = {re.ASCII: "a", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
-"""What a flag of a compiled expression is within an expression."""
+"""Letters of the flags of a compiled expression, within an expression."""
 
 
 class Output(TextCondition):

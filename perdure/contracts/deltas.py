@@ -41,7 +41,7 @@ class Delta(Value):
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Where it stands in its session: turn, step, attempt, number."""
+        """Place in the session: turn, step, attempt, number."""
         return self.turn, self.step, self.attempt, self.n
 
 
@@ -53,7 +53,7 @@ Place = tuple[int, int, int, int]
 
 
 class LiveAnswer:
-    """What a reader has of the answer that is being written, by the rules that :class:`Delta` states.
+    """Answer that is being written, as a reader has it by the rules that :class:`Delta` states.
 
     Attributes:
         text: The answer's text so far.

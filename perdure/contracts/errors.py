@@ -63,6 +63,7 @@ class ReasonCode(StrEnum):
     BUDGET_DEPTH = "budget.depth_exhausted"
 
     REQUEST_INVALID = "request.invalid"
+    REQUEST_RESERVED_ID = "request.reserved_id"
     REQUEST_TOO_LARGE = "request.too_large"
     REQUEST_TOO_EARLY = "request.too_early"
     REQUEST_UNKNOWN_AGENT = "request.unknown_agent"
@@ -86,6 +87,7 @@ class ReasonCode(StrEnum):
     RUNTIME_PAYLOAD_TOO_LARGE = "runtime.payload_too_large"
     RUNTIME_HOOK_FAILED = "runtime.hook_failed"
     RUNTIME_FAILED_BY_HOOK = "runtime.failed_by_hook"
+    RUNTIME_INTERNAL = "runtime.internal"
 
     SESSION_ERASED = "session.erased"
 
@@ -94,25 +96,25 @@ class ReasonCode(StrEnum):
 
 
 NOTHING = "nothing"
-"""What the model reads of a failure that ends the turn, or is retried without its knowing."""
+"""Message to the model of a failure that ends the turn, or is retried without its knowing."""
 
 TOLD = "nothing; under on_retry='tell_model' the error's class and text, as a user message"
-"""What it reads of a failed call that is sent again."""
+"""Message to the model of a failed call that is sent again."""
 
 CORRECTED = "with output_corrections what is wrong, as a user message"
-"""What it reads of an answer outside the output schema."""
+"""Message to the model of an answer outside the output schema."""
 
 RESULT = "the call's error result: code, class and text"
-"""What it reads of a failed tool call: with its next step, or in the next turn if the failure ended this one."""
+"""Message to the model of a failed tool call: with its next step, or in the next turn if the failure ended this one."""
 
 HEADERS = "retry-after-ms, or retry-after in seconds or as an HTTP date, if longer than the policy's wait"
-"""Where a provider says how long to wait: the headers of its error reply."""
+"""Source of a provider's word on how long to wait: the headers of its error reply."""
 
 NO_SOURCE = "none"
 
 
 class Reason(Value):
-    """What is known about one reason code.
+    """Facts about one reason code.
 
     Attributes:
         transient: Whether the same call may succeed later; only then is it retried.
@@ -132,7 +134,7 @@ class Reason(Value):
 
     @property
     def cause(self) -> str:
-        """What happened."""
+        """Cause of the failure."""
         return self.text.partition("; ")[0]
 
     @property
@@ -162,7 +164,7 @@ def _tool(text: str) -> Reason:
 
 
 RESUME = "go on with 'perdure resume SESSION'"
-"""What to do when the cause has passed; messages of a turn name its session."""
+"""Advice for when the cause has passed; messages of a turn name its session."""
 
 _FALLBACK = "give the agent fallback_models"
 
@@ -203,7 +205,8 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     ReasonCode.LLM_REQUEST_ERROR: _permanent(
         "the provider refused the request as invalid; correct what it names: the model, api_base, generate_params or a "
-        "tool's schema"
+        "tool's schema, or go on from before the message that it names with "
+        "'perdure resume SESSION PROMPT --at STEP'"
     ),
     ReasonCode.LLM_TOO_MANY_TOOLS: _permanent(
         "the provider refuses so many tools; leave the agent's tool_mode at auto, or give it fewer"
@@ -213,7 +216,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     ReasonCode.LLM_CONTEXT_OVERFLOW: _permanent(
         "the conversation is longer than the model's context window, and no more of it can be summarised; "
-        "choose a model with a larger window, lower keep in the agent's compaction, or begin a new session"
+        "choose a model with a larger window, or go on from before what is too long with "
+        "'perdure resume SESSION PROMPT --at STEP', or while a turn runs with "
+        "'perdure send SESSION PROMPT --when-busy rollback'"
     ),
     ReasonCode.LLM_CONTENT_FILTERED: _permanent(
         "the provider's content policy refused the request or the answer; change what is asked, or give the agent a "
@@ -291,6 +296,9 @@ REASONS: dict[ReasonCode, Reason] = {
     ReasonCode.REQUEST_INVALID: _permanent(
         "the request does not have the documented shape; correct the field that the message names"
     ),
+    ReasonCode.REQUEST_RESERVED_ID: _permanent(
+        "ids of that form are perdure's own, and there is no such session; choose another id, or name none"
+    ),
     ReasonCode.REQUEST_TOO_LARGE: _permanent(
         "the message is over the size limit; shorten it, or have a tool read the long part"
     ),
@@ -354,6 +362,10 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     ReasonCode.RUNTIME_FAILED_BY_HOOK: _permanent(
         f"a hook of the agent ended the turn as failed; do what it asks for, then {RESUME}"
+    ),
+    ReasonCode.RUNTIME_INTERNAL: _permanent(
+        "perdure's own code, a library's or an agent's module failed, and not the provider; the worker's log has the "
+        "traceback: correct what the message names, or report it with the release of perdure"
     ),
     ReasonCode.SESSION_ERASED: _permanent(
         "the session was erased, and its id is never given again; begin another session, with another id"
@@ -434,7 +446,7 @@ class ErrorDetail(Value):
         message: One self-contained sentence of at most 2,000 characters.
         type: The class of the exception that was raised, as its library names it; an unknown model's is always
             ``NotFoundError``.
-        exception: ``exception.<Class>`` of a plain exception, which a hook or a tool raised: a second code.
+        exception: ``exception.<Class>`` of a plain exception, of a hook, a tool or a fault of code: a second code.
     """
 
     code: str
@@ -449,6 +461,6 @@ class ErrorDetail(Value):
         return (self.code,) if self.exception is None else (self.code, self.exception)
 
     def as_result(self, said: str = "") -> str:
-        """What the model reads in place of a call's result: code, class and text, for which ``said`` may stand."""
+        """Result of the call for the model: code, class and text, for which ``said`` may stand."""
         body = {"code": self.code, "type": self.type, "message": said or self.message}
         return json.dumps({"error": body}, ensure_ascii=False)

@@ -38,7 +38,7 @@ from perdure.contracts.values import JsonValue, Value, json_object, replace, to_
 
 
 class CallEvent(Value):
-    """What the events of a tool call have in common: the call's id, and the wire name of its tool."""
+    """Fields that the events of a tool call share: the call's id, and the wire name of its tool."""
 
     call_id: str
     tool: str
@@ -423,14 +423,14 @@ _PERSTACK = {
     "user_input_required": "callInteractiveTool",
     "agent_error": "errorRun",
 }
-"""What Perstack's documents call an event; the types without a name there keep ours."""
+"""Names of events in Perstack's documents; the types without a name there keep ours."""
 
 _PERSTACK_ENDS = {
     StopReason.FINISHED: "completeRun",
     StopReason.MAX_STEPS_REACHED: "stopRunByExceededMaxSteps",
     StopReason.WAITING_FOR_INPUT: "stopRunByInteractiveTool",
 }
-"""What Perstack calls the end of a turn; the ends that it does not have, or names by their error, keep our name."""
+"""Names of a turn's end in Perstack; the ends that it does not have, or names by their error, keep our name."""
 
 PERSTACK_NAMES: dict[str, str] = {
     **{name: kind for kind, name in _PERSTACK.items()},

@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from perdure.contracts.file_checks import find_problem
 from perdure.contracts.values import Value
 
 MAX_IMAGE_BYTES = 3_750_000
@@ -139,7 +140,7 @@ class InlineFile(Value):
         """The bytes.
 
         Raises:
-            ValueError: ``data`` is no base64.
+            ValueError: ``data`` is not base64.
         """
         try:
             return base64.b64decode(self.data, validate=True)
@@ -180,7 +181,7 @@ def part_of(session: str, name: str, data: bytes) -> FilePart:
     Two sessions never share an artifact, so that no session can read by a digest what another one was given.
 
     Raises:
-        ContentError: Nothing that models take, empty or too large.
+        ContentError: Nothing that models take, empty, too large, not whole, or refused by every provider.
     """
     name = _CONTROL.sub(" ", name).strip()[:MAX_NAME]
     who = repr(name) if name else "the image or file"
@@ -195,6 +196,9 @@ def part_of(session: str, name: str, data: bytes) -> FilePart:
     if len(data) > limit:
         way = "make it smaller" if is_image(media_type) else "send a part of it, or let a tool read it"
         msg = f"{who} ({media_type}) has {len(data):,} bytes, the limit is {limit:,}; {way}"
+        raise ContentError(msg)
+    if (problem := find_problem(media_type, data)) is not None:
+        msg = f"{who} ({media_type}) {problem}"
         raise ContentError(msg)
     digest = hashlib.sha256(data).hexdigest()
     key = hashlib.sha256(f"{session}\0{digest}".encode()).hexdigest()[:32]

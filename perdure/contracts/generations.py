@@ -12,7 +12,7 @@ from perdure.contracts.turns import SendRequest
 from perdure.contracts.values import Value
 
 CompactionTrigger = Literal["threshold", "overflow_recovery", "manual"]
-"""What asks for a compaction: the conversation's size, a provider that found it too long, or a person."""
+"""Trigger of a compaction: the conversation's size, a provider that found it too long, or a person."""
 
 
 CUT_OFF = "length"
@@ -36,7 +36,7 @@ class StepRequest(Value):
     trace: str = ""
 
     def _key(self, *fields: str) -> bytes:
-        """What a step's id is made of; a request of the agent's own model has the key it had before fallbacks."""
+        """Fields that a step's id is made of; a request of the agent's own model has the key from before fallbacks."""
         named = {"session", "turn", "step", *fields, *(["fallback"] if self.fallback else [])}
         return self.model_dump_json(include=named).encode()
 
@@ -56,7 +56,7 @@ class Generate(StepRequest):
             ends the turn.
         decided: Decisions of the engine that the event log lacks.
         text_only: Whether the model is to answer with text, and no call.
-        cost_left: Most US dollars that the call may cost, retries included; None is no limit.
+        cost_left: Most US dollars that the call may cost, retries included; None means no limit.
     """
 
     parent: str
@@ -123,7 +123,7 @@ class Compact(StepRequest):
         parent: The last step that the compaction reads; calls without a result may stand at its end.
         guidance: A person's instructions for the summary.
         failure: For an overflow recovery: the error that ends the turn if nothing can be summarised.
-        cost_left: Most US dollars that the call may cost; None is no limit.
+        cost_left: Most US dollars that the call may cost; None means no limit.
     """
 
     parent: str

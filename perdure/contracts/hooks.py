@@ -94,7 +94,7 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "stalled": frozenset({"agent_stalled"}),
     "end": frozenset({"stop_condition_met", "agent_error", "agent_end"}),
 }
-"""Events that hooks receive at each boundary. CONTRIBUTING.md has the recipe for a new one."""
+"""Events that hooks receive at each boundary; ``tests/contract/test_recipes.py`` names what a new one lacks."""
 
 
 def _one_or_many(value: object) -> object:
@@ -106,7 +106,7 @@ Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 
 
 class Reaction(Tagged, Authored):
-    """What a hook wants the turn to do."""
+    """Change of the turn that a hook asks for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -232,7 +232,7 @@ class HookRule(HookSettings, Authored):
     """A hook that is data: its reaction is always the same. The workflow decides by it, without an activity.
 
     Attributes:
-        times: Most steps of a turn in which the reaction is carried out; None is no limit.
+        times: Most steps of a turn in which the reaction is carried out; None means no limit.
     """
 
     type: Literal["rule"] = "rule"
@@ -366,7 +366,7 @@ class RunHooks(Value):
         tip: The last step of the conversation.
         calling: The names of the hooks.
         spent: The turn's use so far, which hooks can read.
-        left: Calls of hooks that the turn's budget still allows; None is no limit.
+        left: Calls of hooks that the turn's budget still allows; None means no limit.
         failed: Results that only the workflow knows; the event log has no entry yet.
         decided: Decisions of the workflow that hooks are on; the activity writes those that the log lacks.
         ended: Calls of background delegates that ended and that no hook has received yet.

@@ -1,15 +1,16 @@
-"""Questions to people and approvals: what a turn asks for, what somebody decides, and the rules that ask or do not."""
+"""Questions, approvals and calls that the caller runs: what a turn asks for, what is replied, and rules that ask."""
 
 import hashlib
 import json
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, TypeVar, cast
+from typing import Annotated, Literal, Self, TypeVar, cast
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import from_json
 
 from perdure.contracts.files import refuse_files
+from perdure.contracts.standing_approvals import AlwaysScope, Reason, StandingTerms, Until, check_always
 from perdure.contracts.values import Authored, Items, JsonValue, PublicValue, Value, is_like
 
 T = TypeVar("T")
@@ -29,8 +30,14 @@ MAX_OPTION_CHARACTERS = 200
 LONGEST_EXPIRY = timedelta(days=36_500)
 """Longest wait for an approval that the calendar holds."""
 
-Need = Literal["answer", "approval"]
-"""Need of a tool call: its result from a person, or a person's permission to run."""
+Need = Literal["answer", "approval", "result"]
+"""Need of a tool call: a person's answer, a person's permission to run, or the result from the caller who runs it."""
+
+NEEDED: dict[Need, str] = {"answer": "an answer", "approval": "an approval", "result": "a result"}
+"""Words for what a request waits for."""
+
+REPLY_VERBS: dict[Need, str] = {"answer": "answer", "approval": "approve", "result": "submit"}
+"""Verbs of the command line that reply to it."""
 
 Interactive = Literal["wait", "stop", "refuse"]
 """Behaviour of a turn that needs a person: it waits, ends with ``waiting_for_input``, or refuses the call."""
@@ -38,8 +45,8 @@ Interactive = Literal["wait", "stop", "refuse"]
 Verdict = Literal["allow", "deny", "ask"]
 """Verdict of a rule about a tool call."""
 
-Decision = Literal["answered", "approved", "denied", "expired"]
-"""Decision about an input request; ``expired`` is nobody's."""
+Decision = Literal["answered", "approved", "denied", "expired", "returned", "failed"]
+"""Decision about an input request; ``expired`` is nobody's, ``returned`` and ``failed`` are results of the caller."""
 
 
 _WILD = frozenset("*?")
@@ -76,7 +83,7 @@ class ApprovalPolicy(Authored):
     A call that no rule fits needs one if its tool says ``requires_approval``.
 
     Attributes:
-        expires: Longest wait for an approval; then the call is refused. None is no limit.
+        expires: Longest wait for an approval; then the call is refused. None means no limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_timedelta="float")
@@ -89,16 +96,31 @@ class ApprovalPolicy(Authored):
         return tuple(rule for rule in self.rules if not any(map(rule.matches, tools)))
 
 
+def request_id_of(call_id: str, number: int) -> str:
+    """The id of an input request that asks a question of the call's MCP server, numbered from 1.
+
+    The request of the call itself, for example for an approval, has the id of the call.
+    """
+    return f"{call_id}~{number}"
+
+
+def call_id_of(request_id: str) -> str:
+    """The id of the call that an input request belongs to."""
+    return request_id.partition("~")[0]
+
+
 class InputRequest(Value):
-    """A turn's request to a person; its id is the id of the tool call that asks.
+    """A turn's request to a person; its id is the id of the tool call that asks, see :func:`request_id_of`.
 
     Attributes:
         needs: ``answer``: the answer becomes the call's result. ``approval``: the call runs once it is approved.
-        arguments: The masked arguments, for people; head and tail of long ones.
+            ``result``: the caller runs the call, and sends its result.
+        arguments: The masked arguments, for people; head and tail of long ones. For a result: all, as JSON.
         question: For a question: its text.
         options: Answers that the question allows; empty for any answer.
+        form: For a question of an MCP server: the JSON schema that the answer has to fit.
         digest: Digest of tool and arguments, masked values left out; an approval with the digest is for this call only.
-        expires_at: Time until which an approval can be given.
+        expires_at: Time until which an approval or a result can be given.
     """
 
     request_id: str
@@ -107,6 +129,7 @@ class InputRequest(Value):
     arguments: str = "{}"
     question: str = ""
     options: tuple[str, ...] = ()
+    form: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda form: form is None)
     digest: str = ""
     expires_at: datetime | None = None
 
@@ -117,6 +140,8 @@ class InputReceipt(PublicValue):
     Attributes:
         by: The person who decided, as the sender names them.
         digest: For an approval: digest of the approved call.
+        always: For an approval that stands for further calls: which.
+        standing: Id of the standing approval that let the call through; then ``by`` and ``at`` are of that one.
     """
 
     request_id: str
@@ -124,6 +149,8 @@ class InputReceipt(PublicValue):
     by: str = ""
     at: datetime
     digest: str = ""
+    always: StandingTerms | None = None
+    standing: str = ""
 
 
 class OpenRequest(InputRequest):
@@ -175,9 +202,12 @@ def _can_be_carried(value: JsonValue) -> JsonValue:
         msg = f"is nested more than {DEEPEST_ANSWER} deep"
         raise ValueError(msg)
     try:
-        size = len(json.dumps(value, ensure_ascii=False).encode())
+        size = len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
     except UnicodeEncodeError:
         msg = "holds half a character, which no store can keep"
+        raise ValueError(msg) from None
+    except ValueError:
+        msg = "has a number that is not finite or has too many digits; send it as a text"
         raise ValueError(msg) from None
     if size > MAX_ANSWER_BYTES:
         msg = f"is {size:,} bytes, the limit is {MAX_ANSWER_BYTES:,}; let the agent read large input with a tool"
@@ -185,29 +215,33 @@ def _can_be_carried(value: JsonValue) -> JsonValue:
     return value
 
 
+def _text_can_be_carried(text: str) -> str:
+    _can_be_carried(text)
+    return text
+
+
 Answer = Annotated[JsonValue, AfterValidator(_can_be_carried)]
 """Answer of a person: text, or any JSON of at most 32 KiB."""
-
-Reason = Annotated[str, Field(max_length=1_000)]
-"""Reason of a denial; the model reads it."""
 
 
 class Reply(Value):
     """A person's reply to an input request. For a session that stopped at the request, a reply starts the next turn.
 
     Attributes:
-        value: The answer, for the decision ``answered``.
-        digest: For an approval: digest of the approved call; empty approves the call that the request shows.
+        value: The answer for ``answered``, the result for ``returned``, the error's text for ``failed``.
+        digest: For an approval or a result: digest of the call; empty is the call that the request shows.
+        always: For an approval: the further calls that it stands for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     request: str = Field(min_length=1, max_length=200)
-    decision: Literal["answered", "approved", "denied"]
+    decision: Literal["answered", "approved", "denied", "returned", "failed"]
     value: Answer = None
     by: str = Field(default="", max_length=200)
     reason: Reason = ""
     digest: str = Field(default="", max_length=100)
+    always: StandingTerms | None = None
 
 
 class ReplyRequest(Value):
@@ -236,14 +270,30 @@ class AnswerRequest(ReplyRequest):
 
 
 class ApproveRequest(ReplyRequest):
-    """The input of the update ``approve``; with a ``digest``, it approves the digested call only."""
+    """The input of the update ``approve``.
+
+    Attributes:
+        digest: The request's digest; an approval with it is for this call only, and for ``always``.
+        always: The further calls of this session that the approval stands for; None: none.
+        until: With ``always``: the time at which that ends.
+        reason: With ``always``: why.
+    """
 
     by: str = Field(min_length=1, max_length=200)
     digest: str = Field(default="", max_length=100)
+    always: AlwaysScope | None = None
+    until: Until | None = None
+    reason: Reason = ""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        check_always(self.always, self.until, self.reason)
+        return self
 
     def reply(self) -> Reply:
         """The same as a reply."""
-        return Reply(request=self.request, decision="approved", by=self.by, digest=self.digest)
+        stands = self.always and StandingTerms(scope=self.always, until=self.until, reason=self.reason)
+        return Reply(request=self.request, decision="approved", by=self.by, digest=self.digest, always=stands)
 
 
 class DenyRequest(ReplyRequest):
@@ -255,6 +305,54 @@ class DenyRequest(ReplyRequest):
     def reply(self) -> Reply:
         """The same as a reply."""
         return Reply(request=self.request, decision="denied", by=self.by, reason=self.reason)
+
+
+def check_outcome(given: Collection[str], error: str | None) -> None:
+    """Refuse an outcome that has both a ``value`` and an ``error``, or neither, by the names of what was given.
+
+    Raises:
+        ValueError: It does.
+    """
+    if ("value" in given) == (error is not None):
+        msg = "give a value or an error" + ("" if error is None else ", and not both")
+        raise ValueError(msg)
+
+
+class ResultRequest(ReplyRequest):
+    """The input of the update ``submit_result``: what came of a call that the caller has run.
+
+    Attributes:
+        value: The result: text, or any JSON of at most 32 KiB.
+        error: In place of a value: the text of an error, of at most 32 KiB; the model reads an error result.
+        digest: The request's digest; a result with it is for this call only.
+    """
+
+    value: Answer = None
+    error: Annotated[str, Field(min_length=1), AfterValidator(_text_can_be_carried)] | None = None
+    by: str = Field(default="", max_length=200)
+    digest: str = Field(default="", max_length=100)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_files(cls, fields: T) -> T:
+        refuse_files(fields, "send them with 'perdure send SESSION PROMPT --steer --attach FILE', then the result")
+        return fields
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        check_outcome(self.model_fields_set, self.error)
+        return self
+
+    def reply(self) -> Reply:
+        """The same as a reply."""
+        returned = self.error is None
+        return Reply(
+            request=self.request,
+            decision="returned" if returned else "failed",
+            value=self.value if returned else self.error,
+            by=self.by,
+            digest=self.digest,
+        )
 
 
 class Settled(Value):
@@ -269,8 +367,18 @@ def fingerprint_of(reply: Reply) -> str:
     return digest_of(reply.decision, reply.value)
 
 
+def describe_other_terms(reply: Reply, receipt: InputReceipt) -> str | None:
+    """Describe a second approval whose ``always`` is not that of the first; None if it is, or says nothing of it."""
+    given = receipt.always
+    if reply.always is None or (given is not None and reply.always.of_call("") == given.of_call("")):
+        return None
+    how = "for this call alone" if given is None else "to stand for further calls in another way"
+    who = receipt.by or "somebody"
+    return f"{reply.request!r} was approved by {who} at {receipt.at.isoformat()} {how}; that stands"
+
+
 def readings(value: JsonValue) -> tuple[JsonValue, ...]:
-    """What an answer may mean: itself, and for a text the JSON that it holds."""
+    """Values that an answer may mean: itself, and for a text the JSON that it holds."""
     if not isinstance(value, str):
         return (value,)
     try:

@@ -1,24 +1,28 @@
 """MCP servers as an author names them, and the state of one as operators see it.
 
-A value in ``headers`` and ``env`` may refer to the worker's environment as ``${NAME}``. What a reference stands for is
-read where the server is connected; it never becomes part of a definition, a history or the store.
+A value in ``headers`` and ``env``, and a registered client, may refer to the worker's environment as ``${NAME}``. What
+a reference stands for is read where the server is connected; it never becomes part of a definition, a history or the
+store.
 """
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from perdure.contracts.values import Authored, Items, Value
 
 LONGEST_INIT = timedelta(minutes=4)
 """Two tries of connecting fit into the time that the opening of a turn may take."""
 
+_ONLY_REFERENCES = re.compile(r"(\$\{[A-Za-z_][A-Za-z0-9_]*\})+")
+
 
 class ServerStatus(StrEnum):
-    """What is known of a server's connection on one worker."""
+    """Status of a server's connection on one worker."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -36,7 +40,7 @@ class ServerState(Value):
 
 
 class McpServerConfig(Authored):
-    """What all MCP servers have in common.
+    """Settings that all MCP servers share.
 
     Attributes:
         name: Stands before the names of its tools: ``name__tool``.
@@ -86,15 +90,52 @@ class StdioServerConfig(McpServerConfig):
 
 
 class OAuthConfig(Authored):
-    """How the worker asks a server's login for tokens.
+    """Settings by which the worker asks a server's login for tokens. Without a client it registers itself there.
 
     Attributes:
         client_name: What people read when they are asked for their consent.
         scope: What is asked for, separated by spaces; None is what the server proposes.
+        client_id: Id of a client that is registered with the login already; ``${NAME}`` is taken from the worker's
+            environment.
+        client_secret: Its secret, as ``${NAME}``; None for a public client.
+        client_metadata_url: Address of a document that describes the client, and is its id where the login takes such
+            ids; ``https://host/path``.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     client_name: str = "perdure"
     scope: str | None = None
+    client_id: str | None = Field(default=None, min_length=1)
+    client_secret: str | None = None
+    client_metadata_url: str | None = None
+
+    @field_validator("client_secret")
+    @classmethod
+    def _is_not_written_out(cls, secret: str | None) -> str | None:
+        if secret is not None and not _ONLY_REFERENCES.fullmatch(secret):
+            msg = "client_secret may not be written out; write '${NAME}' and set NAME in the worker's environment"
+            raise ValueError(msg)
+        return secret
+
+    @field_validator("client_metadata_url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "https://host/path")
+        if parts.scheme != "https" or not parts.hostname or parts.path in {"", "/"} or parts.fragment or parts.username:
+            msg = f"client_metadata_url {url!r} cannot be a client's id; write for example 'https://host/client.json'"
+            raise ValueError(msg)
+        return url
+
+    @model_validator(mode="after")
+    def _has_one_client(self) -> Self:
+        if self.client_secret is not None and self.client_id is None:
+            msg = "client_secret belongs to a client; give its client_id too"
+            raise ValueError(msg)
+        if self.client_id is not None and self.client_metadata_url is not None:
+            msg = "give client_id or client_metadata_url, not both: each is the id of a client"
+            raise ValueError(msg)
+        return self
 
 
 class HttpServerConfig(McpServerConfig):

@@ -86,7 +86,7 @@ Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discrimi
 
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
-"""Roles of the system prompt, which stands before the conversation and is no part of it."""
+"""Roles of the system prompt, which stands before the conversation and apart from it."""
 
 LONGEST_CALL_ID = 64
 """Longest id of a call that providers take, in characters."""

@@ -11,20 +11,21 @@ AGENT_TURN = "AgentTurn"
 NOTIFY = "Notify"
 """The workflow type of one delivery of a webhook."""
 
-NOTIFY_PREFIX = "notify:"
-"""How the ids of such workflows begin; the ids of webhook and message follow."""
-
 KNOCK = "Knock"
 """The workflow type of a schedule's message to a session."""
 
 SWEEP = "SweepRetention"
 """The workflow type of a sweep of what is old."""
 
-RETENTION = "perdure-retention"
-"""The id of the schedule that sweeps, and who has erased what it sweeps."""
+NEXUS_DOOR = "nexus"
+"""The door of a worker, for workflows of other namespaces."""
 
-SCHEDULE_PREFIX = "perdure:"
-"""How the ids of our schedules begin; tenant and name follow."""
+DOORS = ("a2a", "agui", "responses", NEXUS_DOOR)
+"""The doors that ``PERDURE_DOORS`` may name; those of the gateway have the names of its modules."""
+
+NEXUS_SERVICE = "perdure"
+"""The Nexus service. Its operations are ``start``, and ``send``, ``cancel``, ``answer``, ``approve``, ``deny`` and
+``submit_result`` as the updates of these names; their input has the session beside the update's own."""
 
 SCHEDULE_MEMO = "perdure_schedule"
 """Memo of a schedule, with its tenant, and of what it starts, with what was asked for."""
@@ -47,6 +48,7 @@ class Activity(StrEnum):
     COLLECT_DELEGATES = "collect_delegates"
     COMMIT_TURN = "commit_turn"
     CLOSE_AS_CANCELED = "close_as_canceled"
+    FIND_PARENT = "find_parent"
     DELIVER_WEBHOOK = "deliver_webhook"
     SEND_SCHEDULED = "send_scheduled"
     SWEEP_RETENTION = "sweep_retention"
@@ -72,6 +74,7 @@ class Update(StrEnum):
     ANSWER = "answer"
     APPROVE = "approve"
     DENY = "deny"
+    SUBMIT_RESULT = "submit_result"
     EXTEND = "extend"
     CANCEL = "cancel"
     PAUSE = "pause"
@@ -124,10 +127,15 @@ class Metric(StrEnum):
     TURNS_WAITING_FOR_SLOT = "perdure_turns_waiting_for_slot"
     OLDEST_TURN_SECONDS = "perdure_oldest_turn_seconds"
     OLDEST_QUEUED_SECONDS = "perdure_oldest_queued_seconds"
+    TURNS_WITHOUT_VERSION = "perdure_turns_without_version"
+    TURNS_FAILING = "perdure_turns_failing"
+    ERRANDS_FAILED = "perdure_errands_failed"
+    SWEEPS_MISSING = "perdure_sweeps_missing"
     STEPS = "perdure_steps_total"
     GENERATION_SECONDS = "perdure_generation_seconds"
     GENERATION_RETRIES = "perdure_generation_retries_total"
     GENERATION_FAILURES = "perdure_generation_failures_total"
+    UNUSABLE_STREAMS = "perdure_unusable_streams_total"
     FALLBACKS = "perdure_fallbacks_total"
     COMPACTIONS = "perdure_compactions_total"
     CALLS_WAITING = "perdure_model_calls_waiting"
@@ -148,6 +156,7 @@ class Metric(StrEnum):
     CANCEL_SECONDS = "perdure_cancel_seconds"
     HISTORY_BYTES = "perdure_history_bytes"
     STORE_SECONDS = "perdure_store_seconds"
+    STORE_REFUSALS = "perdure_store_refusals_total"
     STORE_BYTES = "perdure_store_bytes"
     CODEC_FAILURES = "perdure_codec_failures_total"
     INPUT_REQUESTS = "perdure_input_requests_total"
@@ -161,3 +170,4 @@ class GatewayMetric(StrEnum):
     REQUESTS = "perdure_http_requests_total"
     SECONDS = "perdure_http_seconds"
     STREAMS = "perdure_http_streams"
+    FILE_READS = "perdure_http_token_reads_total"

@@ -4,6 +4,7 @@ A turn's queues are chosen when it opens, and kept: they stand in its policy. So
 split, or joined again, go on where they began.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,18 @@ from perdure.contracts.values import JsonValue, replace
 TurnPriority = Annotated[int, Field(strict=True, ge=1, le=5)]
 """Which work Temporal gives out first while it waits for workers: 1 before 5; without one it is 3."""
 
+LONGEST_FAIRNESS_KEY = 64
+"""Bytes; a server refuses longer ones."""
+
+
+def fairness_key_of(tenant: str) -> str | None:
+    """The key by which Temporal shares workers out among tenants; None for the default tenant."""
+    is_short = len(tenant.encode()) <= LONGEST_FAIRNESS_KEY
+    return (tenant if is_short else hashlib.sha256(tenant.encode()).hexdigest()) or None
+
 
 class Role(StrEnum):
-    """What a worker process of a split fleet does."""
+    """Role of a worker process in a split fleet."""
 
     TURNS = "turns"
     """Decides what happens next, and writes the turns' beginnings, ends and hooks."""
@@ -104,7 +114,7 @@ def limited_key(task_queue: str, queue: str) -> str | None:
 
 @dataclass(frozen=True)
 class Routing:
-    """How a fleet divides its work.
+    """Division of a fleet's work.
 
     Attributes:
         roles: Roles of this process in a split fleet; empty where every process does everything, on one queue.

@@ -1,4 +1,4 @@
-"""How long a session's data is kept, and what a sweep does with older data."""
+"""Retention of a session's data, and what a sweep does with older data."""
 
 import re
 from datetime import datetime, timedelta
@@ -45,7 +45,7 @@ class RetentionSettings(TypedDict, total=False):
 
 
 class Retention(Authored):
-    """How long an agent's sessions keep what they hold, counted from the end of a turn. None keeps it for good.
+    """Retention of an agent's sessions, counted from the end of a turn. None keeps it for good.
 
     Attributes:
         events: The event log of a turn.
@@ -105,7 +105,7 @@ class SweepSlice(Value):
 
 
 class Swept(Value):
-    """What a sweep did, or would do.
+    """Result of a sweep, or of its dry run.
 
     Attributes:
         erased: Sessions that were erased.

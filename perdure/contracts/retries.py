@@ -13,7 +13,7 @@ StreamRetry = Literal["reissue", "never_after_first_delta"]
 
 
 class RetryPolicy(Authored):
-    """How transient failures of a model call are retried. One frozen value per agent.
+    """Retries of transient failures of a model call. One frozen value per agent.
 
     The wait before retry k (k = 1, 2, …) is ``min(base * 2**(k-1) + uniform(0, jitter), cap)``. A provider's
     retry-after wins when it is longer, bounded by the cap and by what is left of ``max_time``.
@@ -21,11 +21,11 @@ class RetryPolicy(Authored):
     Attributes:
         max_retries: Retries after the first call; 0 disables them. 8 retries are 9 calls.
         max_time: Time budget of a step from its first failure; a wait that would not fit ends the chain at once.
-            Waits and calls count, time in which no worker had the call does not. None is no budget.
+            Waits and calls count, time in which no worker had the call does not. None means no budget.
         base: The wait before the first retry.
         jitter: Upper bound of the uniform jitter added to each wait. Unless it is zero, a provider's retry-after gets
             up to a tenth more, as all who were refused were told the same.
-        cap: Upper bound of one wait, jitter included. None is no bound.
+        cap: Upper bound of one wait, jitter included. None means no bound.
         ambiguous: What becomes of a call that the provider may have carried out and billed although no answer came: a
             time-out, a status of 500 and up, a connection lost after the request. ``retry`` sends it again, ``fail``
             ends the chain.
@@ -121,7 +121,7 @@ HELPED = frozenset(
 """Failures for which another model is called without more ado: they are the provider's, and not of what was asked."""
 
 UNKNOWN_MODEL = (ReasonCode.LLM_REQUEST_ERROR, "NotFoundError")
-"""Code and class of a model that its provider does not have, which is no mistake in what was asked either."""
+"""Code and class of a model that its provider does not have; the request itself is right."""
 
 _ALSO = frozenset(
     {

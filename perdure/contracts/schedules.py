@@ -7,9 +7,10 @@ from zoneinfo import ZoneInfo
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.turn_context import ContextData
-from perdure.contracts.turns import SESSION_ID_PATTERN, Prompt, WhenBusy
+from perdure.contracts.turns import Prompt, WhenBusy
 from perdure.contracts.values import JsonValue, Label, PublicValue, Value
 
 SCHEDULE_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -19,7 +20,7 @@ SHORTEST_CATCHUP = timedelta(seconds=10)
 """Temporal's own bound."""
 
 FIRST_YEAR, LAST_YEAR = 2000, 2099
-"""What Temporal's calendars know."""
+"""Years that Temporal's calendars know."""
 
 _CATCHUP = {"cron": timedelta(hours=1), "at": timedelta(days=1)}
 
@@ -130,7 +131,7 @@ class ScheduleRequest(Value):
 
     @property
     def catchup_window(self) -> timedelta:
-        """How late a run may be made up for."""
+        """Longest delay after which a run is made up for."""
         return self.catchup or _CATCHUP["cron" if self.at is None else "at"]
 
 
@@ -141,7 +142,7 @@ class Schedule(PublicValue):
         tenant: On whose behalf its turns run.
         jitter: In seconds.
         catchup: In seconds.
-        next_at: Times of its next runs, at most ten.
+        next_at: Times of its next runs in ``timezone``, at most ten.
         runs: Number of runs so far.
         left_out: Number of runs skipped by ``reject``.
         missed: Number of runs missed by more than ``catchup``.
@@ -178,7 +179,7 @@ class ScheduleRun(PublicValue):
     Attributes:
         session: Id of the session that the run started, or sent its message to.
         turn: Number of its turn; None while the message is queued, or if it never got a turn.
-        state: ``rejected`` if the session was busy; ``failed`` if the turn could not be started.
+        state: ``rejected`` if the session was busy; ``failed`` if the turn could not be started, or was refused.
         error: Error of a run that failed, or of its turn.
     """
 

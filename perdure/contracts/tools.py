@@ -1,10 +1,13 @@
-"""Tools: how one is declared and called, and its outcome; built-in tools; delegates, the agents that are tools."""
+"""Tools: how one is declared and called, and its outcome; built-in tools; delegates, the agents that are tools.
+
+Long, because a call is told from its declaration to its outcome in one place.
+"""
 
 import hashlib
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Literal, NamedTuple
 
@@ -12,7 +15,9 @@ from pydantic import Field
 
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.input_requests import InputReceipt, Need
+from perdure.contracts.ids import delegate_session
+from perdure.contracts.input_requests import InputReceipt, Need, request_id_of
+from perdure.contracts.server_questions import ServerAnswer, ServerQuestion
 from perdure.contracts.values import JsonValue, Tagged, Value
 
 MAX_TODOS = 100
@@ -97,9 +102,6 @@ Builtin = Literal["todo", "clear_todo", "finish", "attempt_completion", "await_d
 AgentType = Literal["explore", "plan", "test", "review", "general"]
 """Purpose of a clone of an agent; see ``engine.delegates``."""
 
-DELEGATED = "delegate:"
-"""Prefix of the request id of a delegate's turn."""
-
 DELEGATE_OUTPUT = 1_000
 """Longest output of a delegate in the history, in characters; the caller's model reads the whole from the store."""
 
@@ -114,8 +116,6 @@ RUN_IN_BACKGROUND: dict[str, JsonValue] = {
 """Argument of the tools whose calls may work in the background."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-_ROOT_CHARACTERS = 120
-_NAME_CHARACTERS = 40
 
 
 class DelegateSettings(Value):
@@ -162,10 +162,12 @@ class Delegated(CallSite):
         interactive: Whether the turn may ask people.
         spawns: Whether a clone of the caller makes the turn, by the arguments of the call.
         background: Whether the caller goes on meanwhile; the call's result then differs from the turn's.
+        delegate: The delegate's own session; empty if the caller's turn has no seed.
     """
 
     tool: str
     root: str
+    delegate: str = ""
     depth: int = 1
     interactive: bool = False
     spawns: bool = False
@@ -174,7 +176,7 @@ class Delegated(CallSite):
     @property
     def claimant(self) -> str:
         """Name of the delegate as the holder of the call, in the caller's ledger."""
-        return claimant_of(delegate_session(self.root, self.tool, self.session, self.call_id))
+        return claimant_of(self.delegate or delegate_session(self.root, self.tool, self.session, self.call_id, seed=""))
 
 
 class DelegateReport(Value):
@@ -222,12 +224,6 @@ def claimant_of(session: str) -> str:
     return f"delegate/{session}"
 
 
-def delegate_session(root: str, tool: str, session: str, call_id: str) -> str:
-    """The session of a delegate: below the name of the tree's root, and always the same for the same call."""
-    digest = hashlib.sha256(f"{session}\n{call_id}".encode()).hexdigest()[:16]
-    return f"{root[:_ROOT_CHARACTERS]}.{tool[:_NAME_CHARACTERS]}.{digest}"
-
-
 def tool_name_of(agent: str) -> str:
     """Tool name of an agent: the agent's name in the characters that providers accept."""
     name = _UNSAFE.sub("_", agent)
@@ -237,7 +233,7 @@ def tool_name_of(agent: str) -> str:
 
 
 WIRE_NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"
-"""What OpenAI and Anthropic both accept as a tool's name."""
+"""Pattern of tool names that OpenAI and Anthropic both accept."""
 
 LONGEST_NAME = 64
 """Longest name of a tool that every provider takes, in characters."""
@@ -246,6 +242,12 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 DEFAULT_TOOL_TIMEOUT = timedelta(seconds=300)
 """Time after which a tool call is stopped, unless its author says otherwise."""
+
+DEFAULT_CALLER_TIMEOUT = timedelta(days=1)
+"""Time that a caller has for the result of a tool that it runs, unless the tool says otherwise."""
+
+Runs = Literal["worker", "caller"]
+"""Side that runs a tool's calls: a worker runs the body, or the caller runs them and sends their results."""
 
 
 def wire_name(owner: str, tool: str, taken: Collection[str] = ()) -> str:
@@ -260,6 +262,10 @@ def wire_name(owner: str, tool: str, taken: Collection[str] = ()) -> str:
 
 MCP_REFERENCE = "mcp:"
 """Prefix of a declaration's reference to a tool of an MCP server, ``mcp:server/tool``."""
+
+
+CALLER_REFERENCE = "caller:"
+"""Reference of a tool that has a schema and no body."""
 
 
 class RemoteTool(NamedTuple):
@@ -282,6 +288,7 @@ class ToolDeclaration(Value):
         truncate: Longest result that the model reads, in characters; None is the common limit.
         interactive: Whether a person's answer is the result; the body never runs.
         answer: For an interactive tool: the JSON schema of the answer.
+        runs: ``caller``: the tool is interactive, and the caller runs its calls and sends their results.
         requires_approval: Whether a call waits for somebody's approval, unless a rule of the agent says otherwise.
         pinned: Whether ``task_queue`` is that of the one worker that holds the state of the tool's server.
         delegate: For a tool that is an agent: a call is a turn of the delegate, and the body never runs.
@@ -301,6 +308,7 @@ class ToolDeclaration(Value):
     masked: tuple[str, ...] = ()
     interactive: bool = False
     answer: dict[str, JsonValue] | None = None
+    runs: Runs = Field(default="worker", exclude_if=lambda runs: runs == "worker")
     requires_approval: bool = False
     pinned: bool = False
     delegate: DelegateSettings | None = None
@@ -364,10 +372,12 @@ class PlannedCall(MaskedCall):
         rejected: The call never ran and has its error result already, for example an unknown tool.
         needs: What the call needs of a person, if anything.
         question: For a question: its text; ``options`` are the answers that it offers.
-        digest: For a call that needs an approval: digest of tool and arguments, masked values left out.
+        digest: For a call that needs an approval or a result: digest of tool and arguments, masked values left out.
+        expires_at: For a call that needs a result: time until which it can be given; None until it is asked for.
         approval: Who approved the call.
         builtin: Arguments of a call that the workflow carries out itself.
         background: For a call of a delegate: whether the turn goes on meanwhile.
+        asked: The last question of the call's MCP server; ``answer`` is sent with the call.
     """
 
     rejected: ErrorDetail | None = None
@@ -375,9 +385,22 @@ class PlannedCall(MaskedCall):
     question: str = ""
     options: tuple[str, ...] = ()
     digest: str = ""
+    expires_at: datetime | None = None
     approval: InputReceipt | None = None
     builtin: BuiltinCall | None = None
     background: bool = False
+    asked: ServerQuestion | None = Field(default=None, exclude_if=lambda asked: asked is None)
+    answer: ServerAnswer | None = Field(default=None, exclude_if=lambda answer: answer is None)
+
+    @property
+    def request_id(self) -> str:
+        """The id of the call's input request."""
+        return self.call_id if self.asked is None else request_id_of(self.call_id, self.asked.number)
+
+    def with_question(self, asked: ServerQuestion) -> "PlannedCall":
+        """The call as it waits for the answer to a question of its MCP server."""
+        fields = {"needs": "answer", "question": asked.text, "options": asked.options, "asked": asked, "answer": None}
+        return self.model_copy(update=fields)
 
     @property
     def is_own(self) -> bool:
@@ -398,10 +421,12 @@ class CallTool(CallSite):
     Attributes:
         arguments: The masked arguments, for people; the body gets the raw ones from the ledger.
         store: The id of the store that the turn lives in.
+        answer: Answer to the question that the MCP server asked in place of a result.
     """
 
     arguments: str = "{}"
     store: str = ""
+    answer: ServerAnswer | None = Field(default=None, exclude_if=lambda answer: answer is None)
 
 
 class ToolOutcome(Value):
@@ -416,6 +441,7 @@ class ToolOutcome(Value):
         problem: Why stop conditions could not be checked in the result, which ends the turn.
         stop: The reason with which the tool asked the turn to end.
         delegate: Session of a background delegate that works on the call; only for a result that is not recorded.
+        asks: Question of an MCP server, in place of a result.
     """
 
     call_id: str
@@ -427,3 +453,4 @@ class ToolOutcome(Value):
     problem: ErrorDetail | None = None
     stop: str | None = None
     delegate: str | None = None
+    asks: ServerQuestion | None = Field(default=None, exclude_if=lambda asks: asks is None)

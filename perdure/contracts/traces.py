@@ -54,7 +54,7 @@ Traceparent = Annotated[str, Field(max_length=200, exclude_if=_is_empty), AfterV
 
 
 class TurnTrace(Value):
-    """Where a turn stands in its trace. It is frozen when the turn opens.
+    """Place of a turn in its trace. It is frozen when the turn opens.
 
     Attributes:
         span: The trace context of the turn's own span, which its other spans hang under.
@@ -172,6 +172,7 @@ class SpanAttribute(StrEnum):
     STOP_REASON = "perdure.stop_reason"
     TENANT = "perdure.tenant"
     COST_USD = "perdure.cost_usd"
+    USAGE_ESTIMATED = "perdure.usage_estimated"
     ATTEMPT = "perdure.attempt"
     COMPACTION = "perdure.compaction"
     RECORDED = "perdure.recorded"

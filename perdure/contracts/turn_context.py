@@ -1,5 +1,6 @@
 """On whose behalf a turn works: data, tenant and person, as its starter says. No model reads or writes them."""
 
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -12,11 +13,11 @@ MAX_CONTEXT_BYTES = 16 * 1024
 """Largest context of a turn, as JSON in UTF-8: it travels in Temporal's payloads and stands in the event log."""
 
 VARIABLES = "PERDURE_CONTEXT_"
-"""What the names of variables begin with that a context may refer to: callers may not read any other."""
+"""Prefix of variables that a context may refer to: callers may not read any other."""
 
 
 class TurnContext(Value):
-    """What a turn was started with beside its prompt.
+    """Context that a turn was started with beside its prompt.
 
     Attributes:
         data: What the starter gave as ``context``.
@@ -33,6 +34,35 @@ def variable_of(value: JsonValue) -> str | None:
     """The variable that stands for a value, as ``${PERDURE_CONTEXT_…}``; None if the value stands for itself."""
     found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
     return found[1] if found is not None and found[1].startswith(VARIABLES) else None
+
+
+def describe_strange_variable(context: TurnContext, owners: Mapping[str, Collection[str]]) -> str | None:
+    """Reason a context may not name its variables, as one sentence; None if all of them belong to its tenant.
+
+    Args:
+        context: What a turn works with.
+        owners: The tenants of each variable. One that is not in it belongs to turns without a tenant.
+    """
+    for name, variable in _variables_in("context", context.data):
+        if context.tenant not in owners.get(variable, ("",)):
+            whose = f"of tenant {context.tenant!r}" if context.tenant else "of a turn without a tenant"
+            return (
+                f"{name} names {variable}, which is no variable {whose}; name one that the workers' setting "
+                "PERDURE_TENANT_VARIABLES gives to it"
+            )
+    return None
+
+
+def _variables_in(name: str, value: JsonValue) -> Iterator[tuple[str, str]]:
+    """The variables that a context refers to, each with the name of its place."""
+    if isinstance(value, dict):
+        for inner, part in value.items():
+            yield from _variables_in(f"{name}.{inner}", part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _variables_in(name, part)
+    elif (variable := variable_of(value)) is not None:
+        yield name, variable
 
 
 def _check(data: dict[str, JsonValue]) -> dict[str, JsonValue]:

@@ -13,18 +13,20 @@ from pydantic_core import PydanticCustomError, to_json
 
 from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
+from perdure.contracts.caller_tools import CallerTools
 from perdure.contracts.checkpoints import CheckpointStatus, JobStatus, ResumeFrom
 from perdure.contracts.conditions import StopConditions
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.files import InlineFiles, Parts, parts_field, refuse_files
 from perdure.contracts.hooks import Decided, Rules
 from perdure.contracts.input_requests import InputRequest, Reply
+from perdure.contracts.json_bounds import check_value
 from perdure.contracts.messages import History
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.traces import Traceparent
 from perdure.contracts.turn_context import ContextData
-from perdure.contracts.values import JsonValue, Label, PublicValue, Value, refuse_unknown_fields
+from perdure.contracts.values import JsonValue, Label, PublicValue, Value, check_visible, refuse_unknown_fields
 from perdure.contracts.waits import Pause, TurnWait
 
 T = TypeVar("T")
@@ -44,9 +46,6 @@ MAX_WAITING_BYTES = 512 * 1024
 MAX_OUTPUT_CHARACTERS = 100_000
 """Longest ``output`` in a result; the transcript in the store always holds the whole text."""
 
-SESSION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@=+-]{0,199}$"
-"""Session ids are Temporal workflow ids, file names and URL parts; no spaces, no slashes."""
-
 
 def _check_length(prompt: str) -> str:
     size = len(prompt.encode())
@@ -57,7 +56,7 @@ def _check_length(prompt: str) -> str:
 
 
 Prompt = Annotated[str, Field(min_length=1), AfterValidator(_check_length)]
-"""What a person or a service says to an agent: not empty, at most 128 KiB."""
+"""Text that a person or a service sends to an agent: not empty, at most 128 KiB."""
 
 
 def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -73,7 +72,7 @@ InlineDefinition = Annotated[dict[str, JsonValue], AfterValidator(_small)]
 
 
 class StopReason(StrEnum):
-    """Why a turn ended."""
+    """Reason a turn ended."""
 
     FINISHED = "finished"
     """The agent's completion criterion was met."""
@@ -128,7 +127,7 @@ class RunState(StrEnum):
 
 
 WhenBusy = Literal["reject", "queue", "steer", "interrupt", "rollback"]
-"""What becomes of a message for a session whose turn runs. On an idle session each of them starts the next turn.
+"""Fate of a message for a session whose turn runs. On an idle session each of them starts the next turn.
 
 ``reject`` refuses the message. ``queue`` lets the message wait for its turn, behind those that wait already. ``steer``
 puts the message into the running turn, before its next generation. ``interrupt`` cancels the running turn and those
@@ -208,7 +207,7 @@ class SendReceipt(PublicValue):
 
 
 class TurnRequest(Value):
-    """What callers send to ``AgentTurn``: ``agent`` and ``prompt``, or ``resume_from`` in place of both.
+    """Request of a caller to ``AgentTurn``: ``agent`` and ``prompt``, or ``resume_from`` in place of both.
 
     Attributes:
         agent: The agent's name; None is the agent of the session's last turn, or of the turn that is resumed from.
@@ -219,12 +218,12 @@ class TurnRequest(Value):
         resume_from: The checkpoint to go on from, of this session or of another. Without a prompt nothing is added to
             the conversation, which then has to end with something that a model can answer.
         parts: The images and files that come with the prompt; perdure's client has put them into the store.
-        files: Images and files with their bytes, from callers that cannot write into the store; ``open_turn`` puts them
-            there.
+        files: Images and files with their bytes, from callers that cannot write into the store; ``open_turn`` does.
         request_id: Makes starting idempotent: the same id in the same session is the same turn.
         model: Another model for this turn, in the form ``provider/model``.
         turn: The number the caller expects this turn to have; another number is refused.
         stop_conditions: In place of the agent's.
+        tools: Tools beside the agent's, for this turn: the caller runs them, and sends results by ``submit_result``.
         rules: Hook rules in place of the agent's; its hooks that are functions stay.
         tenant: On whose behalf the turn runs; copied into the search attribute ``PerdureTenant``. None given is that
             of the session's last turn.
@@ -233,10 +232,9 @@ class TurnRequest(Value):
         by: Who starts the turn, as the starter says; tools, hooks and instructions get it.
         recording: What a worker started with ``--record`` or ``--replay`` writes or reads; None is the recording of
             the session's last turn, or else the one of the agent's name.
-        compact: Summarise the conversation so far and generate nothing; the prompt says what to keep in mind, and is
-            no message of the conversation.
+        compact: Summarise the conversation and generate nothing; the prompt, which does not join it, says what to keep.
         reply: What a person says to an input request of the session's last turn, which ended ``waiting_for_input``.
-            The prompt is then no message of the conversation.
+            The prompt then does not join the conversation.
         store: The id of the store that has the session: a worker that looks at another one leaves the turn.
         traceparent: The starter's W3C trace context, under which the turn's spans hang.
     """
@@ -256,6 +254,7 @@ class TurnRequest(Value):
     budgets: Annotated[Budgets, refuse_unknown_fields(Budgets)] | None = None
     stop_conditions: StopConditions | None = None
     rules: Rules | None = None
+    tools: CallerTools = ()
     turn: int | None = Field(default=None, ge=1)
     tenant: Label = ""
     context: ContextData | None = None
@@ -266,12 +265,21 @@ class TurnRequest(Value):
     store: Label = ""
     traceparent: Traceparent = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_within_bounds(cls, fields: T) -> T:
+        if cls is TurnRequest:  # a turn that runs keeps what it was given
+            check_value(fields)
+        return fields
+
     @field_validator("prompt")
     @classmethod
     def _is_said(cls, prompt: str, others: ValidationInfo) -> str:
         if not prompt and others.data.get("resume_from") is None:
             kind, message = "missing", "is needed, unless the turn resumes from a checkpoint"
             raise PydanticCustomError(kind, message)
+        if prompt and cls is TurnRequest:  # an old run's may be blank; ``open_turn`` refuses a new one's
+            check_visible(prompt)
         return prompt
 
     @field_validator("reply")
@@ -379,7 +387,7 @@ class OpenTurn(Value):
 
 
 class StoredOpening(Value):
-    """What the store knows of a turn that has been opened, at this attempt or an earlier one.
+    """The store's record of a turn that has been opened, at this attempt or an earlier one.
 
     Attributes:
         tip: The id of the step that holds the prompt; the first generation's parent.
@@ -390,6 +398,9 @@ class StoredOpening(Value):
             budgets count over the session.
         said: Texts of hooks from the turn before, which stopped for people; the next generation reads them.
         store: The id of the store that holds the turn; a worker that looks at another one leaves its activities.
+        seed: The turn's secret, which the ids of its delegates are made of; empty if an earlier release opened it.
+        tokens: Tokens that the session's last answer read and wrote; 0 if that is unknown.
+        tokens_left: Tokens of the first answer after the last compaction, if there was one.
     """
 
     turn: int
@@ -400,6 +411,9 @@ class StoredOpening(Value):
     earlier: Spent = Spent()
     said: tuple[str, ...] = ()
     store: str = ""
+    seed: str = ""
+    tokens: int = 0
+    tokens_left: int = 0
 
 
 class OpenedTurn(StoredOpening):
@@ -574,7 +588,7 @@ class TurnStatus(PublicValue):
     paused: Pause | None = Field(default=None, exclude_if=lambda pause: pause is None)
     """The pause of the session, also while what runs is still finishing."""
     waits_for: TurnWait | None = Field(default=None, exclude_if=lambda wait: wait is None)
-    """Why the turn stands still, if it does; filled in by the client, because the workflow cannot know."""
+    """Reason the turn stands still, if it does; filled in by the client, because the workflow cannot know."""
 
 
 class BudgetStatus(PublicValue):

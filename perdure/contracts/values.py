@@ -4,11 +4,13 @@ import dataclasses
 import json
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeGuard, TypeVar, cast, get_args
@@ -27,7 +29,9 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from perdure.contracts.dimensions import DIMENSIONS
 
 Given = Mapping[str, object]
 """All that was written, by its names."""
@@ -75,10 +79,7 @@ class Synonym:
     also: str = ""
 
 
-_BUDGETS = {
-    f"max_{field}": Synonym(field)
-    for field in ("cost_usd", "llm_calls", "tool_calls", "behavior_calls", "events", "seconds", "patches", "depth")
-}
+_BUDGETS = {f"max_{row.name}": Synonym(row.name) for row in DIMENSIONS}
 
 _BACKOFF = {
     "backoff_max_tries": Synonym("max_retries"),
@@ -114,7 +115,7 @@ SYNONYMS: Mapping[str, Mapping[str, Synonym]] = {
 
 
 def translate_names(owner: str, given: Given) -> dict[str, object]:
-    """What was written for a class, under our names.
+    """Translate what was written for a class into our names.
 
     Raises:
         ValueError: A setting stands there under two names; or a word's value cannot be ours.
@@ -150,6 +151,7 @@ __all__ = [
     "is_fields",
     "json_object",
     "json_objects",
+    "read_moment",
     "refuse_unknown_fields",
     "replace",
     "replace_surrogates",
@@ -197,6 +199,19 @@ def refuse_unknown_fields(model: type[BaseModel]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def read_moment(moment: datetime) -> datetime:
+    """The moment in UTC.
+
+    Raises:
+        ValueError: It has none.
+    """
+    try:
+        return moment.astimezone(UTC)
+    except (OverflowError, ValueError, OSError):
+        msg = "is before or after all time in UTC; write a moment of this age"
+        raise ValueError(msg) from None
+
+
 def to_json_line(value: object) -> str:
     """One line of JSON; characters that would steer a terminal are escaped."""
     text = json.dumps(value, ensure_ascii=False, default=str)
@@ -209,7 +224,7 @@ def is_fields(value: object) -> TypeGuard[dict[str, object]]:
 
 
 class _Tuple:
-    """What pydantic makes of :data:`Items`."""
+    """Pydantic's schema of :data:`Items`."""
 
     def __get_pydantic_core_schema__(self, items: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return handler(GenericAlias(tuple, (*get_args(items), ...)))
@@ -298,6 +313,19 @@ def describe_mistake(error: ValidationError, *, at_root: str = "") -> str:
     return f"{field}: {said}" if field else said
 
 
+def guess_name(wrong: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
+    """The end of a sentence about a name that does not exist: ``did you mean 'x'?``, or empty.
+
+    Args:
+        wrong: What was written.
+        known: The names that there are.
+        also: Names that others have for the same, by these names.
+    """
+    meant = (also or {}).get(wrong)
+    near = [meant] if meant else get_close_matches(wrong, [*known], n=1, cutoff=0.75)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
 def find_repeated(names: Iterable[str]) -> str:
     """The names that stand there twice, in order, joined by commas; empty if none does."""
     return ", ".join(sorted(name for name, count in Counter(names).items() if count > 1))
@@ -321,7 +349,7 @@ def json_object(text: str | bytes) -> dict[str, JsonValue]:
     """The JSON object that a text holds.
 
     Raises:
-        ValueError: The text is no JSON, or no object; the message is one line.
+        ValueError: The text is not JSON, or not an object; the message is one line.
     """
     try:
         value = _OBJECT.validate_json(text)
@@ -361,3 +389,29 @@ def _check_plain_text(text: str) -> str:
 
 Label = Annotated[str, Field(max_length=200), AfterValidator(_check_plain_text)]
 """An id or a name that a caller chooses: one line of plain text, at most 200 characters."""
+
+_UNSEEN = frozenset("\u00ad\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Characters without a glyph that Unicode counts among letters, marks and symbols."""
+
+
+def is_visible(text: str) -> bool:
+    """Whether a text has a character that can be seen: no space, control, format character, filler or mark alone."""
+    return any(
+        character not in _UNSEEN and (kind := unicodedata.category(character))[0] not in "ZM" and kind not in _HIDDEN
+        for character in text
+    )
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs"})
+
+
+def check_visible(prompt: str) -> str:
+    """The prompt.
+
+    Raises:
+        PydanticCustomError: It has no visible character, so that providers would refuse it, and every later message.
+    """
+    if not is_visible(prompt):
+        kind, message = "blank", "has no visible character; say what is to be done"
+        raise PydanticCustomError(kind, message)
+    return prompt

@@ -1,4 +1,4 @@
-"""What a running turn waits for: the cause, since when, and what to do about it."""
+"""Waits of a running turn: the cause, since when, and what to do about it."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -9,13 +9,13 @@ from pydantic import ConfigDict
 from perdure.contracts.values import Label, PublicValue, Value
 
 WAITS_FOR_ITS_TURN = "waits for its turn"
-"""How a model call at the gate of a limited key begins what it says at its pending activity."""
+"""Prefix of the text that a model call at the gate of a limited key gives its pending activity."""
 
 WAITS_FOR_SERVERS = "no answer yet from MCP server"
-"""How the opening of a turn begins what it says, before the names of the servers that it waits for."""
+"""Prefix of the text of a turn's opening, before the names of the servers that it waits for."""
 
 WAITS_FOR_A_SHARE = "waiting for what delegates may spend"
-"""How the status query names a turn that goes on when a delegate in the background gives back its share."""
+"""Activity, in the status query, of a turn that goes on when a delegate in the background gives back its share."""
 
 
 class Pause(Value):
@@ -62,7 +62,7 @@ class PauseReceipt(PublicValue):
 
 
 class Cause(StrEnum):
-    """Why a turn stands still; the first ones weigh most."""
+    """Cause of a turn's standing still; the first ones weigh most."""
 
     VERSION = "version"
     WORKFLOW_TASK = "workflow_task"
@@ -90,7 +90,7 @@ STUCK = frozenset(
 
 
 class MissingVersion(Value):
-    """What a worker lacks of the version that a turn began with; the second detail of ``runtime.tool_missing``.
+    """Part of the version that a turn began with that a worker lacks; the second detail of ``runtime.tool_missing``.
 
     Attributes:
         what: ``tool`` or ``hook``.
@@ -124,7 +124,7 @@ class ProviderRetry(Value):
 
 
 class TurnWait(Value):
-    """What a running turn waits for.
+    """Wait of a running turn.
 
     Attributes:
         cause: Why it stands still, in a word.

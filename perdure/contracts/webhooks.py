@@ -12,8 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field
 
-from perdure.contracts.names import NOTIFY_PREFIX
-from perdure.contracts.turns import SESSION_ID_PATTERN
+from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.values import JsonValue, Label, PublicValue, Value
 
 WEBHOOK_ID_PATTERN = r"^wh_[0-9a-f]{16}$"
@@ -58,11 +57,25 @@ class WebhookRequest(Value):
     session: str | None = Field(default=None, pattern=SESSION_ID_PATTERN)
 
 
+class PushConfig(PublicValue):
+    """Name of a webhook that a client of A2A has asked for, whose messages are in the form of A2A.
+
+    Attributes:
+        id: Id of the configuration, among those of its task.
+        scheme: Scheme of the receiver's authentication; empty if it asks for none. Credentials are in the store only.
+    """
+
+    id: str
+    scheme: str = ""
+
+
 class Webhook(PublicValue):
     """A webhook. Its secret is in the store only.
 
     Attributes:
         id: ``wh_`` and 16 hexadecimal digits.
+        turn: Number of the one turn of the session that it is told of; None means all.
+        push: The configuration that a client of A2A gave; None if it is none of A2A's.
         paused: Whether it gets no events for now. Events that happen meanwhile are never sent.
         pause_reason: Why perdure has paused it; empty if a person did.
     """
@@ -73,16 +86,19 @@ class Webhook(PublicValue):
     tenant: str = ""
     agents: tuple[str, ...] = ()
     session: str | None = None
+    turn: int | None = None
+    push: PushConfig | None = None
     paused: bool = False
     pause_reason: str = ""
     created_at: datetime
 
-    def wants(self, *, agent: str, tenant: str, session: str) -> bool:
-        """Whether it is told of turns of this agent, tenant and session."""
+    def wants(self, *, agent: str, tenant: str, session: str, turn: int) -> bool:
+        """Whether it is told of this turn of the agent, tenant and session."""
         return (
             self.tenant == tenant
             and (not self.agents or agent in self.agents)
             and (self.session is None or self.session == session)
+            and (self.turn is None or self.turn == turn)
         )
 
 
@@ -97,14 +113,16 @@ class NewWebhook(Webhook):
 
 
 class WebhookTarget(Value):
-    """What one attempt to deliver needs.
+    """Address and secrets of one attempt to deliver.
 
     Attributes:
         secrets: The keys to sign with: the newest, and for a while the one before it.
+        headers: Headers of each message by which the receiver knows its form and its sender, with their values.
     """
 
     url: str = Field(repr=False)
     secrets: tuple[str, ...] = Field(repr=False)
+    headers: Mapping[str, str] = Field(default={}, repr=False)
     paused: bool = False
 
 
@@ -124,11 +142,6 @@ class Notify(Value):
     body: str
     store: str = ""
     once: bool = False
-
-    @property
-    def workflow_id(self) -> str:
-        """The id of its workflow: a second delivery of the same message is none."""
-        return f"{NOTIFY_PREFIX}{self.webhook}:{self.message}"
 
 
 class Delivery(PublicValue):
@@ -164,7 +177,7 @@ class EgressError(ValueError):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where an address leads.
+    """Destination of an address.
 
     Attributes:
         trusted: Whether the operator has named it as it is: it may then be in a private network, and without TLS.
@@ -192,18 +205,22 @@ class Egress:
 
     entries: tuple[str, ...] = (EVERYWHERE,)
 
-    def check(self, url: str) -> Destination:
-        """Where the address leads.
+    def check(self, url: str, *, whose: str = "the workers'") -> Destination:
+        """Return the destination of the address.
+
+        Args:
+            url: The address.
+            whose: Whose list this is, as the advice of a refusal names it.
 
         Raises:
-            EgressError: It is no address, or none of the entries has it.
+            EgressError: The text is not an address, or none of the entries has it.
         """
         scheme, host, port = _split(url)
         origins = [_split(entry) for entry in self.entries if "://" in entry]
         if (scheme, host, port) in origins:
             return Destination(scheme, host, port, trusted=True)
         shown = f"{scheme}://{host}:{port}"
-        advice = f"have the workers' PERDURE_WEBHOOK_ALLOW name {shown}"
+        advice = f"have {whose} PERDURE_WEBHOOK_ALLOW name {shown}"
         if not any(_is_named(host, entry) for entry in self.entries if "://" not in entry):
             raise EgressError(f"{host} is on no list of allowed hosts; {advice}")
         if scheme != "https":

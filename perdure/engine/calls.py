@@ -37,7 +37,7 @@ MAX_RESULTS = 256 * 1024
 """Bytes of all todo lists in the results of one answer. Beyond it earlier lists are left out, never the last."""
 
 LATER = "done; the whole list stands in the result of the last of these calls"
-"""What the model reads in place of a list that was left out."""
+"""Result for the model in place of a list that was left out."""
 
 _CALL: TypeAdapter[BuiltinCall] = TypeAdapter(BuiltinCall)
 
@@ -68,20 +68,22 @@ def next_calls(state: TurnState) -> CallTools | CallDelegates | AwaitDelegates:
         return delegates.await_delegates(state, batch[0])
     if delegates.settings_of(state.policy, batch[0]) is not None:
         return delegates.call_delegates(state, batch)
-    return CallTools(tuple(_call_tool(state, call) for call in batch))
-
-
-def _call_tool(state: TurnState, call: PlannedCall) -> CallTool:
-    return CallTool(
-        session=state.origin.session,
-        store=state.origin.store,
-        trace=state.origin.trace,
-        turn=state.origin.turn,
-        step=state.step,
-        call_id=call.call_id,
-        definition=state.origin.definition,
-        arguments=call.arguments,
-        approval=call.approval,
+    return CallTools(
+        tuple(
+            CallTool(
+                session=state.origin.session,
+                store=state.origin.store,
+                trace=state.origin.trace,
+                turn=state.origin.turn,
+                step=state.step,
+                call_id=call.call_id,
+                definition=state.origin.definition,
+                arguments=call.arguments,
+                approval=call.approval,
+                answer=call.answer,
+            )
+            for call in batch
+        )
     )
 
 
@@ -94,7 +96,8 @@ def with_tools(state: TurnState, results: ToolResults) -> TurnState:
     """The tools of the step have results."""
     # Calls of one answer count as one: the model has read none of their results before the last.
     outcomes = results.outcomes
-    in_row = _errors_in_row(state, outcomes, counted=bool(outcomes))
+    ended = [outcome for outcome in outcomes if outcome.asks is None]
+    in_row = _errors_in_row(state, ended, counted=bool(ended)) if ended else (state.tool_errors_in_row, None)
     state, unknown = _with_lost_queues(state, outcomes), state.calls.unknown_tool
     state = replace(state, calls=replace(state.calls, unknown_tool=None))
     return _with_results(state, outcomes, results.aborted or unknown, in_row)
@@ -129,6 +132,20 @@ def _errors_in_row(state: TurnState, outcomes: Sequence[ToolOutcome], *, counted
     return 0 if helped else state.tool_errors_in_row + counted, last
 
 
+def with_refused(state: TurnState, refused: Sequence[ErrorDetail]) -> TurnState:
+    """The state after an answer whose calls were all refused before they ran: with too many in a row the turn ends."""
+    count = state.tool_errors_in_row + 1
+    ending = None
+    if count >= state.policy.most_refused:
+        ending = Ending(stop_reason=StopReason.ERROR, error=_error_of_row(count, refused[-1]))
+    return replace(state, tool_errors_in_row=count, ending=ending or state.ending)
+
+
+def _error_of_row(count: int, last: ErrorDetail) -> ErrorDetail:
+    message = f"{count} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
+    return replace(last, title="agent", message=message)
+
+
 def _delegate_errors_in_row(state: TurnState, outcomes: Sequence[ToolOutcome]) -> ErrorsInRow:
     """All delegates of an answer count as one call, once the last of them has ended. Refused ones do not count."""
     _, later = delegates.next_batch(state)
@@ -139,13 +156,21 @@ def _with_results(
     state: TurnState, outcomes: tuple[ToolOutcome, ...], aborted: ErrorDetail | None, in_row: ErrorsInRow
 ) -> TurnState:
     batch, later = delegates.next_batch(state)
+    asking = tuple(
+        call.with_question(outcome.asks)
+        for call, outcome in zip(batch, outcomes, strict=True)
+        if outcome.asks is not None
+    )
+    batch = tuple(call for call, outcome in zip(batch, outcomes, strict=True) if outcome.asks is None)
+    outcomes = tuple(outcome for outcome in outcomes if outcome.asks is None)
     unrecorded = tuple(outcome for outcome in outcomes if not outcome.recorded)
     ending = _ending_of(state, batch, outcomes, aborted, in_row)
     if ending is not None:
         later, unrecorded = (), (*unrecorded, *delegates.withdraw(later))
+    calls = replace(state.calls, pending=later).with_questions(asking)
     return replace(
         state,
-        calls=replace(state.calls, pending=later).with_outcomes(unrecorded),
+        calls=calls.with_outcomes(unrecorded),
         tool_errors_in_row=in_row[0],
         tally=state.tally.with_results(batch, outcomes),
         ending=ending or state.ending,
@@ -159,7 +184,7 @@ def _ending_of(
     aborted: ErrorDetail | None,
     in_row: ErrorsInRow,
 ) -> Ending | None:
-    """How results end the turn, if they do: by a failure, a tool that asks for it, or too many errors in a row."""
+    """Ending of the turn by its results, if any: a failure, a tool that asks for it, or too many errors in a row."""
     aborted = aborted or next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
     if aborted is not None:
         return Ending(stop_reason=StopReason.ERROR, error=aborted)
@@ -171,9 +196,7 @@ def _ending_of(
         return Ending(stop_reason=StopReason.FINISHED)
     count, last = in_row
     if count >= MAX_TOOL_ERRORS_IN_ROW and last is not None:
-        message = f"{count} tool errors in a row; the last one, of {last.title}: {last.message}"[:2000]
-        error = replace(last, title="agent", message=message)
-        return Ending(stop_reason=StopReason.ERROR, error=error)
+        return Ending(stop_reason=StopReason.ERROR, error=_error_of_row(count, last))
     return None
 
 
@@ -229,16 +252,14 @@ def plan(tool: ToolDeclaration, call: PlannedCall, shown: str) -> PlannedCall:
     try:
         arguments: BuiltinCall = _CALL.validate_python({**json_object(shown or "{}"), "type": tool.builtin})
     except ValidationError as error:
-        problems = "; ".join(_problem(problem["loc"], problem["msg"]) for problem in error.errors()[:5])
-        return _rejected(call, f"the arguments do not fit the schema: {problems}")
+        problems: list[str] = []
+        for problem in error.errors()[:5]:
+            field = ".".join(map(str, problem["loc"][1:]))  # the first part is the kind of the call
+            problems.append(f"{field}: {problem['msg']}" if field else problem["msg"])
+        return _rejected(call, f"the arguments do not fit the schema: {'; '.join(problems)}")
     except ValueError as error:
         return _rejected(call, f"the arguments are no JSON object: {error}")
     return replace(call, builtin=arguments)
-
-
-def _problem(place: Sequence[int | str], message: str) -> str:
-    field = ".".join(map(str, place[1:]))  # the first part is the kind of the call
-    return f"{field}: {message}" if field else message
 
 
 def _rejected(call: PlannedCall, message: str) -> PlannedCall:
@@ -257,23 +278,15 @@ def own_uses_of(call: PlannedCall) -> Wanted | None:
 
 def carry_out(state: TurnState) -> TurnState:
     """Carry out the workflow's own calls that are due; end the turn if the model called an unknown tool."""
-    return _end_by_unknown_tool(_carry_out_own(state))
-
-
-def _carry_out_own(state: TurnState) -> TurnState:
-    if state.ending is not None or not state.calls.own:
-        return state
-    state = _with_todos(state)
-    calls = state.calls
-    waits = calls.pending or calls.asking or calls.unknown_tool is not None
-    return state if waits or not calls.own else _with_completion(state)
-
-
-def _end_by_unknown_tool(state: TurnState) -> TurnState:
-    """End the turn, if the model called an unknown tool and the tools beside it have results. Nothing else starts."""
+    if state.ending is None and state.calls.own:
+        state = _with_todos(state)
+        calls = state.calls
+        waits = calls.pending or calls.asking or calls.unknown_tool is not None
+        state = state if waits or not calls.own else _with_completion(state)
     calls = state.calls
     if calls.unknown_tool is None or state.ending is not None:
         return state
+    # The tools beside the unknown one get their results first. Nothing else starts.
     if any(call.builtin is None and delegates.settings_of(state.policy, call) is None for call in calls.pending):
         return state
     ending = Ending(stop_reason=StopReason.ERROR, error=calls.unknown_tool)

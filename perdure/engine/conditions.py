@@ -81,7 +81,7 @@ def holds_by_an_error(condition: AnyCondition, facts: Facts, known: tuple[AnyCon
 
 
 def title_of(condition: AnyCondition) -> str:
-    """What ``stopped_by`` says of a condition: its name, or its type with what it looks at."""
+    """Title of a condition in ``stopped_by``: its name, or its type with what it looks at."""
     if condition.name:
         return condition.name
     if isinstance(condition, conditions.AllOf | conditions.AnyOf):

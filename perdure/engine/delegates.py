@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perdure.contracts.agents import TurnPolicy
-from perdure.contracts.budgets import COUNTED, Budgets, Spent
+from perdure.contracts.budgets import Budgets, Spent
+from perdure.contracts.dimensions import COUNTED
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.hooks import OF_DELEGATES
+from perdure.contracts.ids import DELEGATED, delegate_session
 from perdure.contracts.tools import (
     DELEGATE_OUTPUT,
-    DELEGATED,
     AwaitCall,
     AwaitedDelegate,
     CollectDelegates,
@@ -19,7 +20,6 @@ from perdure.contracts.tools import (
     PlannedCall,
     ToolDeclaration,
     ToolOutcome,
-    delegate_session,
 )
 from perdure.contracts.turns import Continuation, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, json_object, replace
@@ -28,7 +28,7 @@ from perdure.engine.limits import Wanted
 from perdure.engine.state import BackgroundDelegate, TurnState
 
 End = TurnResult | ErrorDetail | None
-"""What came of a delegate: its result, or why it has none; None while it works in the background."""
+"""End of a delegate: its result, or why it has none; None while it works in the background."""
 
 KEPT_ERROR = 500
 """Longest message of a failed delegate that the turn's state keeps, in characters."""
@@ -80,7 +80,7 @@ def plan(tool: ToolDeclaration, call: PlannedCall, raw: str) -> PlannedCall:
 
 
 def settings_of(policy: TurnPolicy, call: PlannedCall) -> DelegateSettings | None:
-    """The delegate settings of the called tool; None if the tool is no delegate."""
+    """The delegate settings of the called tool; None if the tool is not a delegate."""
     tool = policy.tools.get(call.tool)
     return None if tool is None else tool.delegate
 
@@ -131,25 +131,12 @@ def _parts(calls: Sequence[PlannedCall]) -> int:
 
 
 def _refusal(state: TurnState, calls: Sequence[PlannedCall], left: int) -> ErrorDetail | None:
-    """Why the last of the calls cannot start beside the others; None if it can.
+    """Reason the last of the calls cannot start beside the others; None if it can.
 
     Each share must pay for its delegate's first model call (``first_call_usd``), or all would be too small to use.
     A single delegate starts all the same: its own model call is then refused.
     """
     budgets, count = state.policy.budgets, _parts(calls)
-    error = _too_little(budgets, state.taken, left, count)
-    each = limits.share(budgets, state.taken, count).cost_usd
-    if error is not None or each is None or len(calls) == 1:
-        return error
-    tools = [state.policy.tools.get(call.tool) for call in calls]
-    if all(tool is None or tool.first_call_usd is None or tool.first_call_usd <= each for tool in tools):
-        return None
-    message = "too little money is left for so many delegates at once; this one did not start: ask for it again"
-    return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="agent", message=message)
-
-
-def _too_little(budgets: Budgets, spent: Spent, left: int, count: int) -> ErrorDetail | None:
-    """Why ``count`` equal shares do not each pay for a generation; None if they do. ``left`` are the turn's steps."""
     if left < count:
         message = (
             f"{max(0, left)} of the turn's steps are left, which is too little for this delegate; it did not start"
@@ -157,11 +144,20 @@ def _too_little(budgets: Budgets, spent: Spent, left: int, count: int) -> ErrorD
         return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="agent", message=message)
     if budgets.depth == 0:  # the limit was lowered since the call was admitted
         return limits.exhausted_error("depth", "0 of 0 levels of delegates")
-    forbidden = limits.forbids_generation(limits.share(budgets, spent, count), Spent())
-    if forbidden is None:
+    share = limits.share(budgets, state.taken, count)
+    forbidden = limits.forbids_generation(share, Spent())
+    if forbidden is not None:
+        text = REASONS[ReasonCode(forbidden.code)].cause
+        message = f"{text}: too little is left for this delegate; it did not start"
+        return forbidden.model_copy(update={"message": message})
+    each = share.cost_usd
+    if each is None or len(calls) == 1:
         return None
-    text = REASONS[ReasonCode(forbidden.code)].cause
-    return forbidden.model_copy(update={"message": f"{text}: too little is left for this delegate; it did not start"})
+    tools = [state.policy.tools.get(call.tool) for call in calls]
+    if all(tool is None or tool.first_call_usd is None or tool.first_call_usd <= each for tool in tools):
+        return None
+    message = "too little money is left for so many delegates at once; this one did not start: ask for it again"
+    return ErrorDetail(code=ReasonCode.TOOL_DELEGATE_FAILED, title="agent", message=message)
 
 
 def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartDelegate:
@@ -169,7 +165,9 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
     origin = state.origin
     above = origin.delegated
     root = above.root if above is not None else origin.session
+    session = delegate_session(root, call.tool, origin.session, call.call_id, origin.seed)
     delegated = Delegated(
+        delegate=session if origin.seed else "",
         session=origin.session,
         turn=origin.turn,
         step=state.step,
@@ -194,9 +192,7 @@ def _start(state: TurnState, call: PlannedCall, count: int, left: int) -> StartD
         delegated=delegated,
         store=origin.store,
     )
-    return StartDelegate(
-        session=delegate_session(root, call.tool, origin.session, call.call_id), call=call, request=request
-    )
+    return StartDelegate(session=session, call=call, request=request)
 
 
 def charge(state: TurnState, action: CallDelegates, ended: Sequence[End]) -> TurnState:
@@ -344,7 +340,19 @@ def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
     """
     call = start.call
     if ended is None:
-        return _first_result(start)
+        # The model's first result, as soon as a delegate works in the background.
+        text: dict[str, JsonValue] = {
+            "session": start.session,
+            "status": "works in the background",
+            "next": "go on with other work; call await_delegate with this session when you need the result",
+        }
+        return ToolOutcome(
+            call_id=call.call_id,
+            preview=json.dumps(text),
+            recorded=False,
+            decided=call.approval,
+            delegate=start.session,
+        )
     if isinstance(ended, ErrorDetail) or ended.report is None:
         cause = "" if isinstance(ended, ErrorDetail) else ended.reason_code or ""
         lost = _lost(call.tool, start.session, ended)[:2_000]
@@ -358,30 +366,13 @@ def outcome_of(start: StartDelegate, ended: End) -> ToolOutcome:
 
 
 def _lost(tool: str, session: str, ended: TurnResult | ErrorDetail) -> str:
-    """Why a delegate has no result of its own."""
+    """Describe why a delegate has no result of its own."""
     if isinstance(ended, ErrorDetail):
         why = ended.message
     else:
         code = f", {ended.reason_code}" if ended.reason_code else ""
         why = f"could not begin{code}: {ended.error}"
     return f"{tool} {why} (session {session})"
-
-
-def _first_result(start: StartDelegate) -> ToolOutcome:
-    """What the model reads as soon as a delegate works in the background."""
-    call = start.call
-    text: dict[str, JsonValue] = {
-        "session": start.session,
-        "status": "works in the background",
-        "next": "go on with other work; call await_delegate with this session when you need the result",
-    }
-    return ToolOutcome(
-        call_id=call.call_id,
-        preview=json.dumps(text),
-        recorded=False,
-        decided=call.approval,
-        delegate=start.session,
-    )
 
 
 def failure_of(tool: str, ended: TurnResult) -> ErrorDetail | None:

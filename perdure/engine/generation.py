@@ -68,6 +68,8 @@ def with_answer(state: TurnState, answer: Generation) -> TurnState:
         tally = state.tally.without_calls()
     else:
         tally = state.tally.with_generation(answer.calls, matched=answer.matched, retries=answer.retries)
+    tokens = answer.usage.total_tokens or state.context.tokens
+    not_below = int(tokens * GROWTH_BEFORE_COMPACTION) if _is_compacted(state) else state.context.not_below
     state = replace(
         state,
         tip=answer.tip,
@@ -85,17 +87,24 @@ def with_answer(state: TurnState, answer: Generation) -> TurnState:
         tool_turns=state.tool_turns + bool(answer.calls),
         failures_in_row=state.failures_in_row + 1 if failed else 0,
         corrections=state.corrections + (answer.rejected is not None),
-        context=_context_after(state, answer),
+        context=replace(state.context, tokens=tokens, not_below=not_below),
         exhausted=limits.cut_off_error(budgets, spent) if cut else exhausted,
     )
     state = limits.charge(state, spent)
+    unrun = [call.rejected for call in answer.calls if call.rejected is not None]
+    if unrun and not asked and state.policy.most_refused:
+        state = calls.with_refused(state, unrun)
     return state if failed or cut else replace(_ended_by_text(state, answer), completing=False)
 
 
-def _context_after(state: TurnState, answer: Generation) -> Context:
-    tokens = answer.usage.total_tokens or state.context.tokens
-    not_below = int(tokens * GROWTH_BEFORE_COMPACTION) if _is_compacted(state) else state.context.not_below
-    return replace(state.context, tokens=tokens, not_below=not_below)
+def context_at_start(tokens: int, tokens_left: int) -> Context:
+    """The context of a turn that begins: its size is that of the session's last answer, also for the next compaction.
+
+    Args:
+        tokens: Tokens of that answer; 0 if they are unknown.
+        tokens_left: Tokens that the session's last compaction left.
+    """
+    return Context(tokens=tokens, not_below=int(tokens_left * GROWTH_BEFORE_COMPACTION))
 
 
 def _ended_by_text(state: TurnState, answer: Generation) -> TurnState:
@@ -131,7 +140,7 @@ def _without_help(state: TurnState, error: ErrorDetail) -> TurnState:
 
 
 def compaction_due(state: TurnState) -> CompactionTrigger | None:
-    """What asks for a compaction before the next generation, if anything does. Each generation gets one try."""
+    """Trigger of a compaction that is due before the next generation, if any. Each generation gets one try."""
     policy = state.policy.compaction
     if policy is None or _is_compacted(state):
         return None

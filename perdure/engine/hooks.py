@@ -81,8 +81,8 @@ def arrive(state: TurnState, at: Boundary, answer: Generation | None = None) -> 
     """Come to a boundary; ``answer`` is the model's, at the boundary ``generation`` only.
 
     At ``step`` an event for rules has happened if ``_see`` finds it. At ``generation`` a failure that the model is told
-    of is no ``generation_end``, and a good answer no ``generation_error``. Everywhere else all events of ``EVENTS_AT``
-    have happened. What hooks receive at the next ``step`` they receive at the ``end`` if there is none.
+    of does not count as ``generation_end``, nor a good answer as ``generation_error``. Everywhere else all events of
+    ``EVENTS_AT`` have happened. What hooks receive at the next ``step`` they receive at the ``end`` if there is none.
     """
     known, events = state.hooks, EVENTS_AT[at]
     if at == "step":
@@ -120,13 +120,13 @@ def names_to_call(state: TurnState, arrival: Arrival, now: datetime) -> tuple[st
 
 def _matching(state: TurnState, arrival: Arrival, now: datetime) -> list[HookRule | HookDeclaration]:
     """The hooks for what may have happened at this boundary, in the agent's order."""
-    facts = conditions.facts_of(state, now)
+    facts, applied = conditions.facts_of(state, now), state.hooks.applied
     return [
         hook
         for hook in state.policy.hooks
         if _is_for(hook, arrival.events)
         and (hook.when is None or conditions.holds(hook.when, facts, state.policy.conditions))
-        and not (isinstance(hook, HookRule) and _is_used_up(hook, state))
+        and not (isinstance(hook, HookRule) and hook.times is not None and applied.get(hook.name, 0) >= hook.times)
     ]
 
 
@@ -136,10 +136,6 @@ def _is_for(hook: HookRule | HookDeclaration, events: Mapping[str, frozenset[str
         if event in events and (event not in _OF_TOOLS or any(map(hook.is_about, events[event]))):
             return True
     return False
-
-
-def _is_used_up(rule: HookRule, state: TurnState) -> bool:
-    return rule.times is not None and state.hooks.applied.get(rule.name, 0) >= rule.times
 
 
 def request_calls(state: TurnState, arrival: Arrival, names: tuple[str, ...]) -> RunHooks:
@@ -235,9 +231,17 @@ def apply_reaction(state: TurnState, at: Boundary, hook: str, reaction: AnyReact
         state = _end(state, _failure(hook, message), f"hook {hook} has asked for too many retries; it did not run")
         return state, False
     if isinstance(reaction, Finish | Fail):
-        return _end(state, _ending_by(hook, reaction), f"hook {hook} has ended the turn; it did not run"), False
+        named = f"{hook}: {reaction.reason}" if reaction.reason else hook
+        if isinstance(reaction, Finish):
+            ending = Ending(stop_reason=StopReason.FINISHED, stopped_by=named)
+        else:
+            ending = _failure(hook, f"hook {named}" if reaction.reason else f"hook {hook} has ended the turn")
+        return _end(state, ending, f"hook {hook} has ended the turn; it did not run"), False
     if at == "error":
-        return _ask_again(state, reaction), False
+        # The model is asked again. This counts as a step, so that ``max_steps`` bounds it.
+        known = state.hooks.said
+        said = (reaction.texts or known) if isinstance(reaction, Retry) else (*known, *reaction.texts)
+        return replace(state, step=state.step + 1, ending=None, hooks=replace(state.hooks, said=said)), False
     if takes_back(state, at, reaction):
         return _take_back(state, hook, reaction), False
     if isinstance(reaction, RetryWithFeedback):
@@ -246,23 +250,9 @@ def apply_reaction(state: TurnState, at: Boundary, hook: str, reaction: AnyReact
     return _go_on(state, reaction), True
 
 
-def _ending_by(hook: str, reaction: Finish | Fail) -> Ending:
-    named = f"{hook}: {reaction.reason}" if reaction.reason else hook
-    if isinstance(reaction, Finish):
-        return Ending(stop_reason=StopReason.FINISHED, stopped_by=named)
-    return _failure(hook, f"hook {named}" if reaction.reason else f"hook {hook} has ended the turn")
-
-
 def _failure(hook: str, message: str) -> Ending:
     error = ErrorDetail(code=ReasonCode.RUNTIME_FAILED_BY_HOOK, title=hook, message=message[:2_000])
     return Ending(stop_reason=StopReason.ERROR, error=error)
-
-
-def _ask_again(state: TurnState, reaction: AnyReaction) -> TurnState:
-    """Ask the model again after its call has failed. This counts as a step, so that ``max_steps`` bounds it."""
-    known = state.hooks.said
-    said = (reaction.texts or known) if isinstance(reaction, Retry) else (*known, *reaction.texts)
-    return replace(state, step=state.step + 1, ending=None, hooks=replace(state.hooks, said=said))
 
 
 def _take_back(state: TurnState, hook: str, reaction: AnyReaction) -> TurnState:

@@ -1,49 +1,33 @@
-"""What a turn may spend, and what changes that: other limits, another model, a cancel.
+"""Limits of a turn, and what changes them: other limits, another model, a hold of the clock.
 
 N allows exactly N: the call beyond it is refused, and the turn ends.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
 from typing import Literal
 
-from perdure.contracts.agents import ModelPolicy
-from perdure.contracts.budgets import COUNTED, Budgets, ExtendRequest, Spent
+from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
+from perdure.contracts.dimensions import COUNTED, DIMENSIONS
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.hooks import BudgetChanged, BudgetWarning, ModelFallback
 from perdure.contracts.retries import HELPED, UNKNOWN_MODEL
-from perdure.contracts.turns import CancelReceipt, CancelRequest, StopReason
+from perdure.contracts.turns import StopReason
 from perdure.contracts.values import replace
-from perdure.engine.state import Ending, Mailbox, TurnState
+from perdure.engine.state import Ending, TurnState
 
 Dimension = Literal["tool_calls", "behavior_calls", "events", "patches"]
 """A budget that single calls use up."""
 
-CODES: dict[str, ReasonCode] = {
-    "cost_usd": ReasonCode.BUDGET_COST,
-    "llm_calls": ReasonCode.BUDGET_LLM_CALLS,
-    "tool_calls": ReasonCode.BUDGET_TOOL_CALLS,
-    "behavior_calls": ReasonCode.BUDGET_BEHAVIOR_CALLS,
-    "events": ReasonCode.BUDGET_EVENTS,
-    "seconds": ReasonCode.BUDGET_SECONDS,
-    "patches": ReasonCode.BUDGET_PATCHES,
-    "depth": ReasonCode.BUDGET_DEPTH,
-}
-"""The reason code of each dimension, in the order of warnings, and of checks before a single call."""
+CODES = {row.name: ReasonCode(f"budget.{row.code or row.name}_exhausted") for row in DIMENSIONS}
+"""The reason code of each dimension."""
 
 DIGITS_OF_MONEY = 4
 """Significant digits of an amount in a text."""
 
-_NOUNS = {
-    "llm_calls": "model calls",
-    "tool_calls": "calls",
-    "behavior_calls": "delegates and hooks",
-    "events": "events",
-    "patches": "changes",
-    "depth": "levels of delegates",
-}
+_NOUNS = {row.name: row.noun for row in DIMENSIONS}
 
 
 @dataclass(frozen=True)
@@ -74,12 +58,10 @@ def is_exhausted(code: str) -> bool:
 
 def forbids_generation(budgets: Budgets, spent: Spent) -> ErrorDetail | None:
     """The budget that forbids another model call, if one does."""
-    if budgets.llm_calls is not None and spent.llm_calls >= budgets.llm_calls:
-        return exhausted_error("llm_calls", _of(budgets, spent, "llm_calls"))
-    if budgets.events is not None and spent.events >= budgets.events:
-        return exhausted_error("events", _of(budgets, spent, "events"))
-    if budgets.cost_usd is not None and spent.cost_usd >= budgets.cost_usd:
-        return exhausted_error("cost_usd", f"{in_usd(spent.cost_usd)} of {in_usd(budgets.cost_usd)}")
+    for name in ("llm_calls", "events", "cost_usd"):
+        limit = getattr(budgets, name)
+        if limit is not None and getattr(spent, name) >= limit:
+            return exhausted_error(name, _of(budgets, spent, name))
     return None
 
 
@@ -140,6 +122,8 @@ def _refusing(budgets: Budgets, spent: Spent, call: Wanted) -> str | None:
 
 def _of(budgets: Budgets, spent: Spent, dimension: str) -> str:
     limit = getattr(budgets, dimension)
+    if dimension == "cost_usd":
+        return f"{in_usd(spent.cost_usd)} of {in_usd(limit)}"
     used = limit if dimension == "depth" else getattr(spent, dimension)
     return f"{used} of {limit} {_NOUNS[dimension]}"
 
@@ -170,16 +154,14 @@ def charge(state: TurnState, spent: Spent) -> TurnState:
 def warnings(budgets: Budgets, before: Spent, after: Spent) -> list[BudgetWarning]:
     """A warning for each share in ``warn_at`` that the spending reaches between ``before`` and ``after``."""
     passed: list[BudgetWarning] = []
-    for name in CODES:
+    for name in ("cost_usd", *COUNTED):
         limit = getattr(budgets, name)
-        if limit is None or name in {"seconds", "depth"}:
+        if limit is None:
             continue
-        was, now = getattr(before, name), getattr(after, name)
-        used = f"{in_usd(now)} of {in_usd(limit)}" if name == "cost_usd" else f"{now} of {limit} {_NOUNS[name]}"
         passed += [
-            BudgetWarning(dimension=name, share=share, used=used)
+            BudgetWarning(dimension=name, share=share, used=_of(budgets, after, name))
             for share in budgets.warn_at
-            if was < share * limit <= now
+            if getattr(before, name) < share * limit <= getattr(after, name)
         ]
     return passed
 
@@ -205,18 +187,6 @@ def tool_turns_used_up(state: TurnState) -> bool:
     return most is not None and state.tool_turns >= most
 
 
-def ending_of_stop(state: TurnState, mail: Mailbox) -> Ending:
-    """The end of a turn that was cancelled, or whose time is used up."""
-    if mail.cancel is None:
-        limit = state.policy.budgets.seconds
-        seconds = limit.total_seconds() if limit else 0
-        error = exhausted_error("seconds", f"{seconds:g} s")
-        return Ending(stop_reason=StopReason.BUDGET_EXHAUSTED, error=error)
-    message = f"Operation aborted: {mail.cancel.reason}" if mail.cancel.reason else "Operation aborted"
-    error = ErrorDetail(code=ReasonCode.RUNTIME_ABORTED, title="runtime", message=message)
-    return Ending(stop_reason=StopReason.CANCELLED, error=error)
-
-
 def waits_for_grants(state: TurnState) -> bool:
     """Whether the turn can only go on with what its running delegates may still spend."""
     if not state.running:
@@ -226,7 +196,7 @@ def waits_for_grants(state: TurnState) -> bool:
 
 Limit = int | Decimal | timedelta
 
-_ENDING = frozenset({"max_steps", "cost_usd", "llm_calls", "events", "seconds"})
+_ENDING = {"max_steps", *(row.name for row in DIMENSIONS if row.ends)}
 """Limits that end a turn as soon as they are used up. The others end it only when another call needs them."""
 
 
@@ -250,8 +220,14 @@ def extend(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState:
     if state.ending is not None:
         msg = f"turn {state.origin.turn} has ended ({state.ending.stop_reason}); the next message begins another one"
         raise ExtendError(msg)
-    for name, limit in asked.limits.items():
-        _check(name, limit, _used(state, name, now), ends=asked.end)
+    for name, limit in () if asked.end else asked.limits.items():
+        used = _used(state, name, now)
+        if used is None:
+            continue
+        too_low = used >= limit if name in _ENDING else used > limit  # type: ignore[operator] # of one kind by their name
+        if too_low:
+            msg = f"{name}: {_shown(used)} is used already, so that {_shown(limit)} would end the turn; "
+            raise ExtendError(msg + 'name more, or add "end": true to end it so')
     before = {name: _limit(state, name) for name in asked.limits}
     budgets = {name: limit for name, limit in asked.limits.items() if name != "max_steps"}
     policy = state.policy.model_copy(
@@ -271,17 +247,8 @@ def extend(state: TurnState, asked: ExtendRequest, now: datetime) -> TurnState:
     return state.with_decided(*changed)
 
 
-def _check(name: str, limit: Limit, used: Limit | None, *, ends: bool) -> None:
-    if ends or used is None:
-        return
-    too_low = used >= limit if name in _ENDING else used > limit  # type: ignore[operator] # of one kind by their name
-    if too_low:
-        msg = f"{name}: {_shown(used)} is used already, so that {_shown(limit)} would end the turn; "
-        raise ExtendError(msg + 'name more, or add "end": true to end it so')
-
-
 def _used(state: TurnState, name: str, now: datetime) -> Limit | None:
-    """What counts against a limit; None for ``depth``, which nothing uses up."""
+    """Use that counts against a limit; None for ``depth``, which nothing uses up."""
     if name == "max_steps":
         return state.step + state.spent.delegated_steps
     if name == "seconds":
@@ -310,7 +277,10 @@ def _shown(limit: Limit) -> str:
 
 def fall_back(state: TurnState, error: ErrorDetail) -> TurnState | None:
     """The state with its next fallback as the model; None if none is left, or the next is not for this failure."""
-    if not state.policy.fallbacks or not _helps(state.policy.fallbacks[0], error):
+    if not state.policy.fallbacks:
+        return None
+    also_on = state.policy.fallbacks[0].also_on
+    if not (error.code in HELPED or (error.code, error.type) == UNKNOWN_MODEL or error.code in also_on):
         return None
     policy = state.policy.fallen_back()
     event = ModelFallback(failed=state.policy.model, code=error.code, model=policy.model)
@@ -320,12 +290,8 @@ def fall_back(state: TurnState, error: ErrorDetail) -> TurnState | None:
     return state.with_decided(event)
 
 
-def _helps(model: ModelPolicy, error: ErrorDetail) -> bool:
-    return error.code in HELPED or (error.code, error.type) == UNKNOWN_MODEL or error.code in model.also_on
-
-
 HoldReason = Literal["people", "pause"]
-"""Why the clock of the time budget is held."""
+"""Reason the clock of the time budget is held."""
 
 
 class Holds:
@@ -356,76 +322,3 @@ class Holds:
         held = timedelta(0) if self._since is None else now - self._since
         self._since = now if self._reasons else None
         return held
-
-
-class WrongTurnError(ValueError):
-    """A cancel names a turn that neither runs nor waits; the message says which do."""
-
-
-@dataclass(frozen=True)
-class RunningTurn:
-    """The turn that runs.
-
-    Attributes:
-        last_turn: The session's highest number; that of the first message that waits is one more.
-        ending: Whether it is too late to stop the turn.
-        takes_steering: Whether the turn still reads messages.
-        delegated: Whether the turn is a delegate's.
-    """
-
-    turn: int
-    request_id: str
-    last_turn: int
-    ending: bool
-    takes_steering: bool = False
-    delegated: bool = False
-
-
-def cancel(mail: Mailbox, asked: CancelRequest, running: RunningTurn, now: datetime) -> tuple[Mailbox, CancelReceipt]:
-    """Take in a cancel: the running turn is to stop, or a waiting one ends as soon as it begins.
-
-    Raises:
-        WrongTurnError: The request names another turn.
-    """
-    turn = _number_of(mail, asked, running)
-    waiting = range(running.last_turn + 1, running.last_turn + 1 + len(mail.queued))
-    stops, dropped = True, list[int]()
-    if asked.drop_queue:
-        dropped = [number for number, message in zip(waiting, mail.queued, strict=True) if message.cancelled is None]
-    if turn == running.turn:
-        stops = mail.cancel is not None or not running.ending
-        mail = stop(mail, asked, now)
-    elif turn not in waiting:
-        others = _those(waiting)
-        msg = f"turn {turn} does not run: turn {running.turn} does{f', and {others}' if others else ''}"
-        raise WrongTurnError(msg)
-    ends = {*dropped, turn}
-    queued = tuple(
-        message if number not in ends or message.cancelled is not None else replace(message, cancelled=asked.reason)
-        for number, message in zip(waiting, mail.queued, strict=True)
-    )
-    return replace(mail, queued=queued), CancelReceipt(turn=turn, stops=stops, dropped=tuple(dropped))
-
-
-def stop(mail: Mailbox, asked: CancelRequest, now: datetime) -> Mailbox:
-    """The mailbox of a turn that is to stop. The first request counts, later ones change nothing."""
-    return mail if mail.cancel is not None else replace(mail, cancel=asked, cancel_at=now)
-
-
-def _number_of(mail: Mailbox, asked: CancelRequest, running: RunningTurn) -> int:
-    if asked.request_id is None:
-        return running.turn if asked.turn is None else asked.turn
-    if asked.request_id == running.request_id:
-        return running.turn
-    places = [message.request_id for message in mail.queued]
-    if asked.request_id in places:
-        return running.last_turn + 1 + places.index(asked.request_id)
-    msg = f"no turn of request {asked.request_id!r} runs or waits; turn {running.turn} runs"
-    raise WrongTurnError(msg)
-
-
-def _those(waiting: Collection[int]) -> str:
-    if not waiting:
-        return ""
-    first, last = min(waiting), max(waiting)
-    return f"turn {first} waits" if first == last else f"turns {first} to {last} wait"

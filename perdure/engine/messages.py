@@ -5,8 +5,8 @@ from datetime import datetime
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import CancelRequest, Continuation, QueuedMessage, SendRequest
 from perdure.contracts.values import replace
-from perdure.engine.limits import RunningTurn, cancel
 from perdure.engine.state import Mailbox
+from perdure.engine.stops import RunningTurn, cancel
 
 _OVERTAKEN = {"interrupt": "interrupted", "rollback": "rolled back"}
 

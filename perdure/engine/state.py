@@ -21,7 +21,7 @@ from perdure.contracts.waits import Pause
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a turn was opened with. It never changes.
+    """Origin of a turn: what it was opened with. It never changes.
 
     Attributes:
         definition: Hash of the agent's frozen definition.
@@ -33,6 +33,7 @@ class Origin:
         guidance: What a summary should keep, in a turn that only compacts the conversation; None in every other turn.
         earlier: What the session had spent before, if budgets count over the session.
         trace: The trace context of the turn's span; empty if the turn is not traced.
+        seed: The turn's secret, which the ids of its delegates are made of; empty if an earlier release opened it.
     """
 
     session: str
@@ -49,6 +50,7 @@ class Origin:
     guidance: str | None = None
     earlier: Spent = Spent()
     trace: str = ""
+    seed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,10 @@ class Calls:
         """The calls with more results that no activity has recorded."""
         return replace(self, outcomes=(*self.outcomes, *outcomes)) if outcomes else self
 
+    def with_questions(self, asking: Sequence[PlannedCall]) -> "Calls":
+        """The calls with more that wait for people, who have not been told of these yet."""
+        return replace(self, asking=(*self.asking, *asking), asked=False) if asking else self
+
     def with_approved(self, approved: Sequence[PlannedCall]) -> "Calls":
         """The calls with approved ones as what runs next. Calls are approved only when no other call is pending."""
         own = tuple(call for call in approved if call.is_own)
@@ -90,7 +96,7 @@ class Calls:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the last generation was given. A hook that takes the answer back restores it."""
+    """Request of the last generation. A hook that takes the answer back restores it."""
 
     parent: str
     call_ids: tuple[str, ...] = ()
@@ -99,7 +105,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class HookState:
-    """What a turn remembers for its agent's hooks.
+    """State that a turn keeps for its agent's hooks.
 
     Attributes:
         said: Texts of hooks for the next generation.
@@ -122,7 +128,7 @@ class HookState:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """How full the model's context is.
+    """Fill of the model's context.
 
     Attributes:
         tokens: Tokens that the last generation read and wrote; 0 until they are known.
@@ -139,7 +145,7 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """What stop conditions count, over the turn.
+    """Counts of the turn for its stop conditions.
 
     Attributes:
         uses: Successful calls of each tool.
@@ -267,7 +273,7 @@ class BackgroundDelegate:
 
 @dataclass(frozen=True, kw_only=True)
 class Mailbox:
-    """What came in from outside while the turn ran.
+    """Messages from outside while the turn ran.
 
     Attributes:
         queued: Messages for the turns after this one, in order.
@@ -328,7 +334,7 @@ class Mailbox:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnState:
-    """Where a turn stands.
+    """State of a turn.
 
     Attributes:
         policy: The agent's settings, with the limits and the model of now.
@@ -384,7 +390,7 @@ class TurnState:
 
     @property
     def granted(self) -> Spent:
-        """What running delegates may still spend, and nothing else may."""
+        """Budget that running delegates may still spend, and nothing else may."""
         granted = Spent()
         for delegate in self.running:
             granted = granted.with_delegate(delegate.granted, delegate.steps)
@@ -392,12 +398,12 @@ class TurnState:
 
     @property
     def taken(self) -> Spent:
-        """What is spent or granted."""
+        """Use that is spent or granted."""
         return self.spent.with_delegate(self.granted, 0) if self.running else self.spent
 
     @property
     def own_spent(self) -> Spent:
-        """What this turn has spent."""
+        """Use of this turn alone."""
         return self.spent.without(self.origin.earlier)
 
     @property
@@ -446,11 +452,13 @@ class TurnState:
 
 
 Place = Literal["start", "calls", "model"]
-"""Where a turn goes on: at its start, with open calls of the last answer, or with the next question to the model."""
+"""Place where a turn goes on: at its start, with open calls of the last answer, or with the next question to the
+model.
+"""
 
 
 class Carried(Value):
-    """What a rotation hands to the next run of the same turn; ``moved_from`` is the version that it left."""
+    """State that a rotation hands to the next run of the same turn; ``moved_from`` is the version that it left."""
 
     turn: TurnState
     mail: Mailbox

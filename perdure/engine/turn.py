@@ -4,28 +4,20 @@ The story awaits nothing but the world and reads no clock but the world's, so it
 one. What an answer changes is decided by pure functions, one module for each subject.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 
-from perdure.contracts.generations import Compact, Generate, Generation
+from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.hooks import Boundary, HookResults
 from perdure.contracts.input_requests import AskPeople
+from perdure.contracts.tools import ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
 from perdure.contracts.values import replace
-from perdure.engine import calls, conditions, delegates, generation, hooks, input_requests, limits
+from perdure.engine import calls, conditions, delegates, generation, hooks, input_requests, limits, stops
 from perdure.engine.calls import CallTools
-from perdure.engine.delegates import CallDelegates
+from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.generation import Failed
 from perdure.engine.state import Calls, Ending, HookState, Mailbox, Origin, Place, TurnState
 from perdure.engine.world import Stopped, WaitForUnpause, World
-
-
-@dataclass
-class Turn:
-    """A turn that runs. Message handlers read its state, and may change its limits, while the story awaits."""
-
-    state: TurnState
-    place: Place = "start"
 
 
 def state_of(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
@@ -45,6 +37,7 @@ def state_of(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         guidance=opening.request.prompt if opening.request.compact else None,
         earlier=opened.earlier,
         trace=opened.trace,
+        seed=opened.seed,
     )
     return TurnState(
         origin=origin,
@@ -54,43 +47,268 @@ def state_of(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         hooks=HookState(said=opened.said, tools={call.call_id: call.tool for call in opened.asking}),
         spent=opened.earlier,
         todos=opened.todos,
+        context=generation.context_at_start(opened.tokens, opened.tokens_left),
     )
 
 
-async def run_turn(turn: Turn, world: World) -> CommitTurn:
-    """Run a turn from its start, or from where the run before a rotation left off; return the commit that ends it."""
-    aborted_step: int | None = None
-    try:
-        _stop_if_asked(world)
-        await _start_turn(turn, world)
-        while (ending := await _look_for_ending(turn, world)) is None:
-            await _take_step(turn, world)
-    except Stopped as stop:
-        ending, aborted_step = _ending_of_a_stop(turn, world), stop.aborted_step
-    await _end_background(turn, world, ending)
-    return commit(turn.state, world.mail, ending, aborted_step)
+class Story:
+    """A turn that runs.
 
+    Message handlers read its state, and may change its limits, while the story awaits the world. Every answer of the
+    world is taken in by :meth:`_take`, which ends the story once the turn is stopped.
 
-async def _start_turn(turn: Turn, world: World) -> None:
-    """Call the ``start`` hooks, then finish the step of an answer whose calls are still open."""
-    if turn.place == "start" and turn.state.has_hooks and not await call_hooks(turn, world, "start"):
-        return
-    if turn.place != "model" and turn.state.calls.ids:
-        await _finish_step(turn, world)
-
-
-async def _look_for_ending(turn: Turn, world: World) -> Ending | None:
-    """Settle open calls, wait for grants, and return what ends the turn before another generation, if anything does.
-
-    A call is open here only if an ending was taken back before people were asked about the call.
+    Attributes:
+        state: Where the turn stands.
+        world: The world around it.
+        place: Where it begins, or goes on after a rotation.
     """
-    await _settle_calls(turn, world)
-    await _wait_for_grants(turn, world)
-    return ending_of(turn.state)
+
+    def __init__(self, state: TurnState, world: World, place: Place = "start") -> None:
+        self.state = state
+        self.world = world
+        self.place = place
+
+    async def run(self) -> CommitTurn:
+        """Run the turn from its place to its end; return the commit that ends it."""
+        aborted_step: int | None = None
+        try:
+            self._stop_if_asked()
+            await self._start()
+            while (ending := await self._look_for_ending()) is None:
+                await self._take_step()
+        except Stopped as stop:
+            ending, aborted_step = self._ending_of_a_stop(), stop.aborted_step
+        await self._end_background(ending)
+        return commit(self.state, self.world.mail, ending, aborted_step)
+
+    def _take(self, state: TurnState) -> None:
+        """Take in what an answer has changed, and look at what came meanwhile: steered messages, or a stop.
+
+        An ending by the model does not stand while steered messages wait: the model has to read them first.
+
+        Raises:
+            Stopped: The turn was stopped.
+        """
+        is_models_own = state.ending is not None and state.ending.is_models_own
+        if is_models_own and self.world.mail.steered and limits.limit_reached(state) is None:
+            state = replace(state, ending=None)
+        self.state = state
+        self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        if self.world.stopped:
+            raise Stopped
+
+    async def _start(self) -> None:
+        """Call the ``start`` hooks, then finish the step of an answer whose calls are still open."""
+        if self.place == "start" and self.state.has_hooks and not await self._call_hooks("start"):
+            return
+        if self.place != "model" and self.state.calls.ids:
+            await self._finish_step()
+
+    async def _look_for_ending(self) -> Ending | None:
+        """Settle open calls, wait for grants, and return what ends the turn before another generation, if anything.
+
+        A call is open here only if an ending was taken back before people were asked about the call.
+        """
+        await self._settle_calls()
+        await self._wait_for_grants()
+        return ending_of(self.state)
+
+    async def _take_step(self) -> None:
+        """Do the one thing that is due: wait out a pause, compact, rotate, or ask the model and run its calls."""
+        if await self._wait_out_pause():
+            return
+        trigger = generation.compaction_due(self.state)
+        if trigger is not None:
+            shortened = await self.world.compact(generation.compact(self.state, trigger))
+            self._take(generation.with_compaction(self.state, shortened))
+            await self._show_failure_to_hooks()
+            return
+        action = generation.generate(self.state, self.world.mail)
+        if await self.world.rotate_if_due(action):
+            return
+        answer = await self._generate(action)
+        if answer is not None and (not self.state.has_hooks or await self._call_hooks("generation", answer)):
+            await self._finish_step()
+
+    async def _wait_out_pause(self) -> bool:
+        """Wait while the session is paused. True if it was: something else may be due by now."""
+        if self.world.mail.paused is None:
+            return False
+        await self.world.wait_for_unpause(WaitForUnpause(self.world.mail.paused))
+        return True
+
+    async def _generate(self, action: Generate) -> Generation | None:
+        """Ask the model. None if it failed for good: hooks look at a failure that ends the turn."""
+        outcome = await self.world.generate(action)
+        if isinstance(outcome, Failed):
+            self._take(generation.with_failure(self.state, outcome))
+            await self._show_failure_to_hooks()
+            return None
+        self.world.mail = self.world.mail.read(len(action.steered))
+        state = generation.with_answer(self.state.with_written(len(action.decided)), outcome)
+        state = hooks.with_answer(state, action, outcome)
+        # The workflow's own calls need nothing but the answer, unless hooks are to look at that first.
+        self._take(state if state.has_hooks else calls.carry_out(state))
+        if outcome.retry_seconds:
+            await self.world.wait(outcome.retry_seconds)
+        return outcome
+
+    async def _show_failure_to_hooks(self) -> None:
+        """Let hooks take back the error that would end the turn."""
+        if self.state.has_hooks and self.state.stop_reason is StopReason.ERROR:
+            await self._call_hooks("error")
+
+    async def _finish_step(self) -> None:
+        """Have every call of the answer get its result; then hooks and stop conditions look at the step."""
+        await self._settle_calls()
+        if self.state.stop_reason is StopReason.WAITING_FOR_INPUT:
+            return
+        if not self.state.has_hooks:
+            self._judge_step()
+            return
+        await self._wait_for_grants()
+        if await self._call_hooks("step"):
+            self._judge_step()
+        if self.state.stop_reason is StopReason.STALLED:
+            await self._call_hooks("stalled")
+
+    def _judge_step(self) -> None:
+        """Look whether a stop condition ends the turn."""
+        self.state = conditions.judge_step(self.state, self.world.now)
+
+    async def _settle_calls(self) -> None:
+        """Have every open call get its result: tools, delegates, what waits for them, then people."""
+        self._take(calls.carry_out(self.state))
+        while self.state.has_open_calls:
+            await self._catch_up()
+            self._take(calls.carry_out(self.state))
+            if self.state.calls.pending:
+                if not await self._wait_out_pause():
+                    await self._run_calls()
+            elif self.state.has_open_calls:
+                await self._ask_people()
+            self._take(calls.carry_out(self.state))
+
+    async def _run_calls(self) -> None:
+        """Run the pending calls that are next: tools, then delegates, then the calls that wait for delegates."""
+        action = calls.next_calls(self.state)
+        if isinstance(action, CallTools):
+            results = await self.world.call_tools(action)
+            self._take(calls.with_tools(self.state, results))
+        elif isinstance(action, CallDelegates):
+            ended = await self.world.delegate(action)
+            self._take(delegates.charge(self.state, action, ended))
+            self._take(calls.with_delegates(self.state, action, ended))
+        else:
+            outcome = action.refused or await self._await_delegates(action)
+            if outcome is not None:
+                self._take(calls.with_awaited(self.state, action, outcome))
+
+    async def _await_delegates(self, action: AwaitDelegates) -> ToolOutcome | None:
+        """Wait for background delegates, and charge the turn for those that have ended."""
+        outcome = await self.world.await_delegates(action)
+        self._take(self.world.charge_ended(self.state))
+        return outcome
+
+    async def _ask_people(self) -> None:
+        """Tell people once what they are asked, then wait for a reply, or end the turn until one starts the next."""
+        action = input_requests.ask_or_wait(self.state)
+        if isinstance(action, AskPeople):
+            await self._tell(action)
+        elif self.state.policy.interactive == "stop":
+            self.state = replace(self.state, ending=Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
+        elif not await self.world.rotate_if_due(action):
+            waited = await self.world.wait_for_people(action)
+            self._take(replace(self.state, waited=self.state.waited + waited))
+
+    async def _tell(self, action: AskPeople) -> None:
+        """Tell people what the turn waits for, or readers what was decided."""
+        recorded = await self.world.ask(action)
+        if isinstance(recorded, Failed):  # a replay differs from its recording, or the store refuses
+            self._take(generation.with_failure(self.state, recorded))
+        elif action.requests:
+            self._take(input_requests.with_people_told(self.state, recorded))
+        else:
+            self._take(self.state)
+
+    async def _call_hooks(self, at: Boundary, answer: Generation | None = None) -> bool:
+        """Call the hooks for what has happened at a boundary, and apply the first reaction. False ends the step."""
+        await self._catch_up()
+        arrival = hooks.arrive(self.state, at, answer)
+        outcome = await self._run_hooks(arrival)
+        if isinstance(outcome, Failed):
+            self.state = hooks.with_failure(self.state, outcome.error)
+            return False
+        state, chosen = hooks.choose(self.state, arrival, outcome, self.world.now)
+        goes_on = outcome.refused is None
+        if chosen is not None:
+            hook, reaction = chosen
+            taken_back = hooks.takes_back(state, at, reaction)
+            state, goes_on = hooks.apply_reaction(state, at, hook, reaction)
+            if not goes_on and not taken_back and at != "stalled":
+                state = conditions.judge_step(state, self.world.now)
+        self.state = hooks.leave(state, arrival, goes_on=goes_on)
+        return goes_on
+
+    async def _run_hooks(self, arrival: hooks.Arrival) -> HookResults | Failed:
+        """Call the hooks written in Python; wait for delegates first if one needs what they may still spend."""
+        names = hooks.names_to_call(self.state, arrival, self.world.now)
+        while names:
+            outcome = await self.world.run_hooks(hooks.request_calls(self.state, arrival, names))
+            if isinstance(outcome, Failed) or not hooks.is_short(self.state, outcome):
+                return outcome
+            self.state = replace(self.state, short=True)
+            while self.state.short and self.state.running:
+                await self._await_delegates(delegates.await_one(self.state))
+        return HookResults()
+
+    async def _wait_for_grants(self) -> None:
+        """Wait for background delegates while the turn can only go on with what they may still spend."""
+        while True:
+            await self._catch_up()
+            if ending_of(self.state) is not None or not limits.waits_for_grants(self.state):
+                return
+            await self._await_delegates(delegates.await_one(self.state))
+
+    async def _end_background(self, ending: Ending) -> None:
+        """Cancel the background delegates, and wait until they have ended.
+
+        ``ending`` stands: a reply, a new limit or a stop that arrives during the wait comes too late to change it.
+        """
+        if self.state.running:
+            action = delegates.await_all(replace(self.state, ending=ending))
+            self.state = delegates.mark_cancelled(replace(self.state, ending=ending))
+            await self.world.await_delegates(action)
+            self.state = self.world.charge_ended(self.state)
+
+    async def _catch_up(self) -> None:
+        """Take in the delegates that have ended and the replies of people.
+
+        People's decisions are written to the event log before the approved calls run.
+        """
+        while True:
+            before = self.world.charge_ended(self.state)
+            self.state, self.world.mail = input_requests.apply_replies(before, self.world.mail, self.world.now)
+            decided = input_requests.tell_decided(before, self.state)
+            if decided is None:
+                return
+            await self._tell(decided)
+
+    def _ending_of_a_stop(self) -> Ending:
+        """The ending of a stopped turn: a finish that hooks could still take back becomes a stop, an error stays."""
+        state = self.world.charge_ended(self.state)
+        ending = state.ending
+        if ending is None or (state.has_hooks and ending.is_finish):
+            ending = stops.ending_of_stop(state, self.world.mail)
+            state = replace(state, ending=ending, calls=replace(state.calls, pending=()))
+        self.state = state
+        return ending
 
 
 def ending_of(state: TurnState) -> Ending | None:
-    """What ends the turn before another generation, if anything does: a decision, a failed delegate, a limit.
+    """Ending of the turn before another generation, if anything ends it: a decision, a failed delegate, a limit.
 
     ``state.ending`` is decided by the model's answer or failure (``generation``), results of calls (``calls``),
     reactions (``hooks``), stop conditions (``conditions``), and in ``_ask_people``. A stop does not come here: see
@@ -102,251 +320,6 @@ def ending_of(state: TurnState) -> Ending | None:
     if failed is not None:
         return Ending(stop_reason=StopReason.ERROR, error=failed)
     return limits.limit_reached(state)
-
-
-async def _take_step(turn: Turn, world: World) -> None:
-    """Do the one thing that is due: wait out a pause, compact, rotate, or ask the model and run its calls."""
-    if await _wait_out_pause(turn, world):
-        return
-    trigger = generation.compaction_due(turn.state)
-    if trigger is not None:
-        await _compact(turn, world, generation.compact(turn.state, trigger))
-        return
-    action = generation.generate(turn.state, world.mail)
-    if await world.rotate_if_due(action):
-        _stop_if_asked(world)
-        return
-    answer = await _generate(turn, world, action)
-    if answer is not None and await _show_answer_to_hooks(turn, world, answer):
-        await _finish_step(turn, world)
-
-
-async def _wait_out_pause(turn: Turn, world: World) -> bool:
-    """Wait while the session is paused. True if it was: something else may be due by now."""
-    if world.mail.paused is None:
-        return False
-    await world.wait_for_unpause(WaitForUnpause(world.mail.paused))
-    _reopen_if_steered(turn, world)
-    _stop_if_asked(world)
-    return True
-
-
-async def _compact(turn: Turn, world: World, action: Compact) -> None:
-    """Have the conversation shortened. Hooks look at a failure that ends the turn."""
-    outcome = await world.compact(action)
-    if outcome is None:
-        raise Stopped(action.step)
-    turn.state = generation.with_compaction(turn.state, outcome)
-    await _look_at_failure(turn, world)
-
-
-async def _generate(turn: Turn, world: World, action: Generate) -> Generation | None:
-    """Ask the model. None if it failed for good: hooks look at a failure that ends the turn."""
-    outcome = await world.generate(action)
-    if outcome is None:
-        raise Stopped(action.step)
-    if isinstance(outcome, Failed):
-        turn.state = generation.with_failure(turn.state, outcome)
-        await _look_at_failure(turn, world)
-        return None
-    state = generation.with_answer(turn.state.with_written(len(action.decided)), outcome)
-    turn.state = hooks.with_answer(state, action, outcome)
-    world.mail = world.mail.read(len(action.steered))
-    if outcome.retry_seconds:
-        await world.wait(outcome.retry_seconds)
-    return outcome
-
-
-async def _show_answer_to_hooks(turn: Turn, world: World, answer: Generation) -> bool:
-    """Have hooks look at an answer before its calls run. False if the step goes no further."""
-    return not turn.state.has_hooks or await call_hooks(turn, world, "generation", answer)
-
-
-async def _look_at_failure(turn: Turn, world: World) -> None:
-    """Let hooks take back the error that would end the turn."""
-    _stop_if_asked(world)
-    if turn.state.has_hooks and turn.state.stop_reason is StopReason.ERROR:
-        await call_hooks(turn, world, "error")
-
-
-async def _finish_step(turn: Turn, world: World) -> None:
-    """Have every call of the answer get its result; then hooks and stop conditions look at the step."""
-    await _settle_calls(turn, world)
-    if turn.state.stop_reason is StopReason.WAITING_FOR_INPUT:
-        return
-    if not turn.state.has_hooks:
-        _judge_step(turn, world)
-        return
-    await _wait_for_grants(turn, world)
-    if await call_hooks(turn, world, "step"):
-        _judge_step(turn, world)
-    if turn.state.stop_reason is StopReason.STALLED:
-        await call_hooks(turn, world, "stalled")
-
-
-def _judge_step(turn: Turn, world: World) -> None:
-    """Look whether a stop condition ends the turn."""
-    turn.state = conditions.judge_step(turn.state, world.now)
-    _reopen_if_steered(turn, world)
-    _stop_if_asked(world)
-
-
-async def _settle_calls(turn: Turn, world: World) -> None:
-    """Have every open call get its result: tools, delegates, what waits for them, then people."""
-    turn.state = calls.carry_out(turn.state)
-    while turn.state.has_open_calls:
-        _reopen_if_steered(turn, world)
-        _stop_if_asked(world)
-        await _catch_up(turn, world)
-        turn.state = calls.carry_out(turn.state)
-        if turn.state.calls.pending:
-            if not await _wait_out_pause(turn, world):
-                await _run_calls(turn, world)
-        elif turn.state.has_open_calls:
-            await _ask_people(turn, world)
-        turn.state = calls.carry_out(turn.state)
-    _reopen_if_steered(turn, world)
-    _stop_if_asked(world)
-
-
-async def _run_calls(turn: Turn, world: World) -> None:
-    """Run the pending calls that are next: tools, then delegates, then the calls that wait for delegates."""
-    action = calls.next_calls(turn.state)
-    if isinstance(action, CallTools):
-        results = await world.call_tools(action)
-        if results is not None:
-            turn.state = calls.with_tools(turn.state, results)
-    elif isinstance(action, CallDelegates):
-        ended = await world.delegate(action)
-        turn.state = delegates.charge(turn.state, action, ended)
-        _stop_if_asked(world)
-        turn.state = calls.with_delegates(turn.state, action, ended)
-    else:
-        outcome = action.refused or await world.await_delegates(action)
-        if outcome is not None:
-            turn.state = calls.with_awaited(turn.state, action, outcome)
-    _stop_if_asked(world)
-
-
-async def _ask_people(turn: Turn, world: World) -> None:
-    """Tell people once what they are asked, then wait for a reply, or end the turn until one starts the next."""
-    action = input_requests.ask_or_wait(turn.state)
-    if isinstance(action, AskPeople):
-        await _tell(turn, world, action)
-    elif turn.state.policy.interactive == "stop":
-        turn.state = replace(turn.state, ending=Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
-    elif not await world.rotate_if_due(action):
-        waited = await world.wait_for_people(action)
-        turn.state = replace(turn.state, waited=turn.state.waited + waited)
-    _stop_if_asked(world)
-
-
-async def _tell(turn: Turn, world: World, action: AskPeople) -> None:
-    """Tell people what the turn waits for, or readers what was decided."""
-    recorded = await world.ask(action)
-    if isinstance(recorded, Failed):  # a replay differs from its recording, or the store refuses
-        turn.state = generation.with_failure(turn.state, recorded)
-    elif action.requests:
-        turn.state = input_requests.with_people_told(turn.state, recorded)
-    _stop_if_asked(world)
-
-
-async def call_hooks(turn: Turn, world: World, at: Boundary, answer: Generation | None = None) -> bool:
-    """Call the hooks for what has happened at a boundary, and apply the first reaction. False ends the step."""
-    _reopen_if_steered(turn, world)
-    _stop_if_asked(world)
-    await _catch_up(turn, world)
-    arrival = hooks.arrive(turn.state, at, answer)
-    outcome = await _run_hooks(turn, world, arrival)
-    if isinstance(outcome, Failed):
-        turn.state = hooks.with_failure(turn.state, outcome.error)
-        return False
-    turn.state, chosen = hooks.choose(turn.state, arrival, outcome, world.now)
-    goes_on = outcome.refused is None
-    if chosen is not None:
-        hook, reaction = chosen
-        taken_back = hooks.takes_back(turn.state, at, reaction)
-        turn.state, goes_on = hooks.apply_reaction(turn.state, at, hook, reaction)
-        if not goes_on and not taken_back and at != "stalled":
-            turn.state = conditions.judge_step(turn.state, world.now)
-    turn.state = hooks.leave(turn.state, arrival, goes_on=goes_on)
-    return goes_on
-
-
-async def _run_hooks(turn: Turn, world: World, arrival: hooks.Arrival) -> HookResults | Failed:
-    """Call the hooks written in Python; wait for delegates first if one needs what they may still spend."""
-    names = hooks.names_to_call(turn.state, arrival, world.now)
-    while names:
-        outcome = await world.run_hooks(hooks.request_calls(turn.state, arrival, names))
-        if outcome is None:
-            raise Stopped
-        if isinstance(outcome, Failed) or not hooks.is_short(turn.state, outcome):
-            return outcome
-        turn.state = replace(turn.state, short=True)
-        while turn.state.short and turn.state.running:
-            await world.await_delegates(delegates.await_one(turn.state))
-            _stop_if_asked(world)
-    return HookResults()
-
-
-async def _wait_for_grants(turn: Turn, world: World) -> None:
-    """Wait for background delegates while the turn can only go on with what they may still spend."""
-    while True:
-        await _catch_up(turn, world)
-        if ending_of(turn.state) is not None or not limits.waits_for_grants(turn.state):
-            return
-        await world.await_delegates(delegates.await_one(turn.state))
-        _stop_if_asked(world)
-
-
-async def _end_background(turn: Turn, world: World, ending: Ending) -> None:
-    """Cancel the background delegates, and wait until they have ended.
-
-    ``ending`` stands: a reply, a new limit or a stop that arrives during the wait comes too late to change it.
-    """
-    if turn.state.running:
-        turn.state = replace(turn.state, ending=ending)
-        action = delegates.await_all(turn.state)
-        turn.state = delegates.mark_cancelled(turn.state)
-        await world.await_delegates(action)
-
-
-async def _catch_up(turn: Turn, world: World) -> None:
-    """Take in the delegates that have ended and the replies of people.
-
-    People's decisions are written to the event log before the approved calls run.
-    """
-    while True:
-        world.hear_delegates()
-        before = turn.state
-        turn.state, world.mail = input_requests.apply_replies(before, world.mail, world.now)
-        decided = input_requests.tell_decided(before, turn.state)
-        if decided is None:
-            return
-        await _tell(turn, world, decided)
-
-
-def _reopen_if_steered(turn: Turn, world: World) -> None:
-    """Take back an ending by the model when messages were steered in: it has to read them first."""
-    state = turn.state
-    ends = state.ending is not None and state.ending.is_models_own
-    if ends and world.mail.steered and limits.limit_reached(state) is None:
-        turn.state = replace(state, ending=None)
-
-
-def _stop_if_asked(world: World) -> None:
-    if world.stopped:
-        raise Stopped
-
-
-def _ending_of_a_stop(turn: Turn, world: World) -> Ending:
-    """The ending of a stopped turn: a finish that hooks could still take back becomes a stop, an error stays."""
-    world.hear_delegates()
-    state, ending = turn.state, turn.state.ending
-    if ending is None or (state.has_hooks and ending.is_finish):
-        ending = limits.ending_of_stop(state, world.mail)
-        turn.state = replace(state, ending=ending, calls=replace(state.calls, pending=()))
-    return ending
 
 
 def commit(state: TurnState, mail: Mailbox, ending: Ending, aborted_step: int | None = None) -> CommitTurn:
@@ -377,9 +350,9 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending, aborted_step: int | 
     )
 
 
-def note_end(turn: Turn, world: World, action: CommitTurn) -> None:
+def note_end(story: Story, action: CommitTurn) -> None:
     """Note that the turn is about to be recorded as ended: from here on a message is for the next one."""
     # The state does not have the ending yet if a limit ends the turn.
-    turn.state = replace(turn.state, ending=Ending(stop_reason=action.stop_reason, error=action.error))
-    mail = world.mail.read(len(action.steered))
-    world.mail = mail.with_all_queued() if action.stop_reason is StopReason.WAITING_FOR_INPUT else mail
+    story.state = replace(story.state, ending=Ending(stop_reason=action.stop_reason, error=action.error))
+    mail = story.world.mail.read(len(action.steered))
+    story.world.mail = mail.with_all_queued() if action.stop_reason is StopReason.WAITING_FOR_INPUT else mail

@@ -1,7 +1,4 @@
-"""The port between a turn and the world around it.
-
-Two classes implement it: ``workflows/agent_turn.py`` on Temporal, ``perdure/testing/memory_turn.py`` in memory.
-"""
+"""The port between a turn and the world around it, which is ``perdure/workflows/world.py``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +17,7 @@ from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates
 from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.state import Mailbox
+from perdure.engine.state import Mailbox, TurnState
 
 
 @dataclass(frozen=True)
@@ -42,14 +39,19 @@ Action = (
     | WaitForUnpause
     | CommitTurn
 )
-"""What a turn asks of the world."""
+"""Action that a turn asks of the world."""
 
 
 class World(Protocol):
-    """What a turn needs of the world. A method returns None if the turn was stopped before the answer came."""
+    """World of a turn: all that it needs from outside.
+
+    A stop ends every wait, which raises :class:`Stopped` unless all that was waited for has come. Three methods never
+    raise it, since the turn has to take in what they return: ``delegate``, ``ask``, ``wait_for_people``; nor does
+    ``await_delegates`` at the turn's end.
+    """
 
     mail: Mailbox
-    """What came in from outside."""
+    """Messages from outside."""
 
     @property
     def stopped(self) -> bool:
@@ -61,8 +63,8 @@ class World(Protocol):
         """The current time, with its time zone."""
         ...
 
-    def hear_delegates(self) -> None:
-        """Charge the turn for the background delegates that have ended."""
+    def charge_ended(self, state: TurnState) -> TurnState:
+        """The state charged for its background delegates that have ended meanwhile."""
         ...
 
     async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
@@ -73,27 +75,27 @@ class World(Protocol):
         """
         ...
 
-    async def generate(self, action: Generate) -> Generation | Failed | None:
+    async def generate(self, action: Generate) -> Generation | Failed:
         """Ask the model."""
         ...
 
     async def wait(self, seconds: float) -> None:
-        """Wait, in seconds, before the model reads that its last call failed. A stop ends the wait."""
+        """Wait, in seconds, before the model reads that its last call failed."""
         ...
 
     async def wait_for_unpause(self, action: WaitForUnpause) -> None:
         """Wait until the pause of the session is taken back. The time budget does not count this wait."""
         ...
 
-    async def compact(self, action: Compact) -> Compacted | Failed | None:
+    async def compact(self, action: Compact) -> Compacted | Failed:
         """Have the beginning of the conversation summarised."""
         ...
 
-    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed:
         """Call the hooks written in Python."""
         ...
 
-    async def call_tools(self, action: CallTools) -> ToolResults | None:
+    async def call_tools(self, action: CallTools) -> ToolResults:
         """Run tools in parallel; one outcome for each call, in order."""
         ...
 
@@ -109,7 +111,7 @@ class World(Protocol):
         ...
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
-        """Write what the turn waits for, or what was decided, into the event log.
+        """Write what the turn waits for, or what was decided, into the event log. A stop does not interrupt this.
 
         Returns:
             In a replay the decisions of the recording, which stand in for people's; otherwise None.
@@ -117,7 +119,7 @@ class World(Protocol):
         ...
 
     async def wait_for_people(self, action: WaitForPeople) -> timedelta:
-        """Wait for a reply, and return how long the turn waited."""
+        """Wait for a reply, and return how long the turn waited. A stop ends the wait."""
         ...
 
 

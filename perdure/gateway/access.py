@@ -1,81 +1,62 @@
-"""Who asks, and what they may: the caller of a request, the scopes of routes, and whose a session is."""
+"""Access of a request: its caller, the scopes of routes, and whose a session is."""
 
 import asyncio
+import contextlib
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from fastapi import Depends, Path, Security
 from fastapi.security import HTTPBearer
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 
-from perdure.client import Client, SessionErasedError, UnknownSessionError
+from perdure.client import Client, ClientError, SessionErasedError, UnknownSessionError
 from perdure.client.sessions import describe_missing_session
-from perdure.contracts.turns import SESSION_ID_PATTERN
-from perdure.gateway.problems import ProblemCode, ProblemError
-from perdure.store.tombstones import describe_erased
+from perdure.contracts.ids import SESSION_ID_PATTERN
+from perdure.gateway.callers import Caller, Scope
+from perdure.gateway.hub import Hub
+from perdure.gateway.limits import Limits
+from perdure.gateway.problems import ProblemCode, ProblemError, unauthenticated
+from perdure.gateway.tokens import Tokens
+from perdure.store.keys.tombstones import describe_erased
 from perdure.tracing import Tracing
-
-if TYPE_CHECKING:
-    from perdure.gateway.hub import Hub
-    from perdure.gateway.limits import Limits
-    from perdure.gateway.tokens import Tokens
-
-
-class Scope(StrEnum):
-    """What a token allows."""
-
-    READ = "read"
-    """Lists, results, transcripts, events."""
-    RUN = "run"
-    """Start, send, resume, fork, compact, extend, cancel."""
-    APPROVE = "approve"
-    """Answer, approve, deny."""
-    ADMIN = "admin"
-    """All of it, and what erases or concerns many sessions at once; not ``decrypt``."""
-    DECRYPT = "decrypt"
-    """Decrypt payloads of Temporal's, of whichever tenant."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Caller:
-    """Who asks.
-
-    Attributes:
-        name: The token's name; what ``by`` of a turn or an approval is.
-        tenant: Whose sessions the caller sees; empty is the default tenant.
-    """
-
-    name: str
-    tenant: str = ""
-    scopes: frozenset[Scope] = frozenset()
-
-    def may(self, scope: Scope) -> bool:
-        """Whether the token has the scope; ``admin`` has all but ``decrypt``, which looks into every tenant."""
-        return scope in self.scopes or (Scope.ADMIN in self.scopes and scope is not Scope.DECRYPT)
-
-
-ANYBODY = Caller(name="local", scopes=frozenset(Scope))
-"""Who asks where no tokens are configured: the admin of the default tenant, on this machine."""
 
 
 @dataclass(kw_only=True)
 class Gateway:
-    """What the routes of one application share.
+    """State that the routes of one application share.
 
     Attributes:
-        tokens: None lets everybody in as :data:`ANYBODY`.
+        tokens: None lets everybody in as :data:`perdure.gateway.callers.ANYBODY`.
+        bodies: Threads that parse and validate large bodies.
         stopping: Set when the process is about to end: streams then end.
         tracing: The spans of requests; None without tracing.
     """
 
     client: Client
-    tokens: "Tokens | None"
-    limits: "Limits"
-    hub: "Hub"
+    tokens: Tokens | None
+    limits: Limits
+    hub: Hub
+    bodies: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="perdure-bodies"))
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     tracing: Tracing | None = None
+
+    def hold(self, caller: Caller) -> AbstractContextManager[asyncio.Event]:
+        """An event that is set once the caller may not stay, for as long as the block lasts."""
+        return nullcontext(asyncio.Event()) if self.tokens is None else self.tokens.hold(caller)
+
+    def check(self, caller: Caller) -> Caller:
+        """The caller, whose token may have been taken out since it was found.
+
+        Raises:
+            ProblemError: It has been.
+        """
+        if self.tokens is not None and not self.tokens.has(caller):
+            raise unauthenticated("the token is no longer known")
+        return caller
 
 
 def gateway_of(connection: HTTPConnection) -> Gateway:
@@ -90,16 +71,32 @@ GatewayOf = Annotated[Gateway, Depends(gateway_of)]
 _BEARER = HTTPBearer(auto_error=False, description="A token of the gateway's file of tokens")
 
 
-def caller_of(connection: HTTPConnection) -> Caller:
-    """Who asks; the guard has looked at the token before the body was read."""
-    caller: Caller = connection.state.caller
-    return caller
+async def caller_of(connection: HTTPConnection, gateway: GatewayOf) -> Caller:
+    """Who asks. The guard has looked at the token before the body was read, which may have taken long."""
+    caller = gateway.check(connection.state.caller)
+    return await act_for(gateway, caller, str(connection.path_params.get("session", "")))
 
 
-def require(scope: Scope) -> Callable[..., Caller]:
-    """A dependency that refuses callers without the scope, and gives the others."""
+def sender_of(connection: HTTPConnection, gateway: GatewayOf) -> Caller:
+    """Who asks, before the admission of a turn says which tenant a caller acts for who sees all."""
+    return gateway.check(connection.state.caller)
 
-    def check(caller: Annotated[Caller, Depends(caller_of)], _: Annotated[object, Security(_BEARER)]) -> Caller:
+
+async def act_for(gateway: Gateway, caller: Caller, session: str) -> Caller:
+    """The caller; one that sees all is of the session's tenant for as long as the request is about that session."""
+    if not caller.sees_all or not re.fullmatch(SESSION_ID_PATTERN, session):
+        return caller
+    store = await gateway.client.store()
+    tenant = await store.tenant_of(session)
+    if tenant is None and (erased := await store.tombstone(session)) is not None:
+        tenant = erased.tenant
+    return replace(caller, tenant=tenant or "")
+
+
+def require(scope: Scope, find: Callable[..., object] = caller_of) -> Callable[..., Caller]:
+    """A dependency that refuses callers without the scope, and gives the others, found by ``find``."""
+
+    def check(caller: Annotated[Caller, Depends(find)], _: Annotated[object, Security(_BEARER)]) -> Caller:
         if not caller.may(scope):
             msg = f"the token {caller.name!r} lacks the scope {scope.value!r}; use one that has it"
             raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
@@ -110,6 +107,8 @@ def require(scope: Scope) -> Callable[..., Caller]:
 
 Reader = Annotated[Caller, Depends(require(Scope.READ))]
 Runner = Annotated[Caller, Depends(require(Scope.RUN))]
+Starter = Annotated[Caller, Depends(require(Scope.RUN, sender_of))]
+"""A runner whose turn is admitted: the admission looks at the session."""
 Approver = Annotated[Caller, Depends(require(Scope.APPROVE))]
 Admin = Annotated[Caller, Depends(require(Scope.ADMIN))]
 
@@ -124,7 +123,11 @@ async def own_session(session: SessionId, caller: Annotated[Caller, Depends(call
         UnknownSessionError: There is none of that id for the caller.
     """
     store = await gateway.client.store()
-    if await store.tenant_of(session) != caller.tenant:
+    tenant = await store.tenant_of(session)
+    if tenant is None:  # nobody has claimed it, and no worker has opened it
+        with contextlib.suppress(ClientError):
+            tenant = await gateway.client.views.tenant_of_unopened(session)
+    if tenant != caller.tenant:
         erased = await store.tombstone(session)
         if erased is not None and erased.tenant == caller.tenant:
             if erased.finished_at is None:  # the route that erases goes on, and every other one finds nothing
@@ -136,3 +139,14 @@ async def own_session(session: SessionId, caller: Annotated[Caller, Depends(call
 
 OwnSession = Annotated[str, Depends(own_session)]
 """The session of the path, which is the caller's tenant's. Routes with ``{session}`` in the path take this one."""
+
+
+async def admitted_session(session: SessionId, request: Request, gateway: GatewayOf) -> str:
+    """The session's id; whose it is, the admission of the turn says. If the body is refused, this says it before."""
+    if hasattr(request.state, "refused_body"):
+        await own_session(session, await caller_of(request, gateway), gateway)
+    return session
+
+
+AdmittedSession = Annotated[str, Depends(admitted_session)]
+"""The session of the path, for routes that start a turn of it by :func:`perdure.gateway.starts.start_once`."""

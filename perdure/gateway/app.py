@@ -1,5 +1,6 @@
 """The gateway's application: routes, guard, problem documents and the OpenAPI document, around one client."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from importlib.metadata import version
@@ -10,13 +11,14 @@ from fastapi.openapi.utils import get_openapi
 
 from perdure.client import Client
 from perdure.gateway.access import Gateway
+from perdure.gateway.doors import open_doors
 from perdure.gateway.guard import Guard
 from perdure.gateway.hub import Hub
 from perdure.gateway.limits import Limits
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import DOCUMENTED, Problem, handle_errors
 from perdure.gateway.routes import CODEC_ROUTER, OPEN_ROUTERS, ROUTERS
-from perdure.gateway.tokens import load_tokens
+from perdure.gateway.tokens import load_tokens, watch_tokens
 from perdure.tracing import Tracing
 
 DESCRIPTION = """Start, watch, steer and stop agents' jobs.
@@ -47,27 +49,39 @@ class GatewayApp(FastAPI):
         return self.openapi_schema
 
 
+async def _watch_tokens(gateway: Gateway, metrics: HttpMetrics) -> None:
+    if gateway.tokens is not None:
+        await watch_tokens(gateway.tokens, gateway.client.settings, metrics.note_tokens)
+
+
 def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
     """The application for a connected client; its settings say which tokens and limits there are.
 
     With ``tracing`` each request that acts has a span.
 
     Raises:
-        SettingsError: The tokens cannot be read.
+        SettingsError: The tokens cannot be read, or a door cannot be opened with its settings.
     """
     settings = client.settings
-    gateway = Gateway(
-        client=client, tokens=load_tokens(settings), limits=Limits(settings), hub=Hub(client), tracing=tracing
-    )
+    doors = open_doors(settings.doors)
+    for door in doors:
+        door.check(settings)
+    tokens = load_tokens(settings)
+    limits = Limits(settings)
+    gateway = Gateway(client=client, tokens=tokens, limits=limits, hub=Hub(client), tracing=tracing)
     metrics = HttpMetrics(build_id=settings.build_id)
+    metrics.streams.set_function(lambda: gateway.limits.open_streams)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(_watch_tokens(gateway, metrics), name="perdure-tokens")
         try:
             yield
         finally:
+            watching.cancel()
             gateway.stopping.set()
             await gateway.hub.close()
+            gateway.bodies.shutdown(wait=False)
 
     app = GatewayApp(
         title="perdure",
@@ -81,11 +95,20 @@ def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
     )
     app.state.gateway = gateway
     app.state.metrics = metrics
+    app.state.forms = {door.prefix: door.form for door in doors}
     for router in OPEN_ROUTERS:
         app.include_router(router)
     for router in ROUTERS:
         app.include_router(router, responses=DOCUMENTED)
     app.include_router(CODEC_ROUTER)
+    for door in doors:
+        app.include_router(door.router)
     handle_errors(app)
-    app.add_middleware(Guard, gateway=gateway, metrics=metrics, max_body=settings.gateway_max_body_bytes)
+    app.add_middleware(
+        Guard,
+        gateway=gateway,
+        metrics=metrics,
+        max_body=settings.gateway_max_body_bytes,
+        doors=[door.prefix for door in doors],
+    )
     return app

@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from perdure import tracing
-from perdure.gateway.access import Caller
+from perdure.gateway.callers import Caller
+from perdure.log_levels import quiet_libraries
 from perdure.security.redaction import redact_text
 
 audit_log = logging.getLogger("perdure.audit")
@@ -34,6 +35,7 @@ _FIELDS = (
     "payloads",
     "keys",
     "block",
+    "address",
 )
 
 
@@ -45,7 +47,8 @@ def audit(caller: Caller, action: str, session: str, outcome: str, **more: objec
         action: The name of the route in the OpenAPI document, such as ``start_session``.
         session: Which session; empty for a list.
         outcome: ``done``, or the code of the problem.
-        more: What else there is to say: ``payloads``, a count, ``keys``, the ids of their keys, and ``block``.
+        more: What else there is to say: ``payloads``, a count, ``keys``, the ids of their keys, ``block``, and
+            the ``address`` of a log-in.
     """
     fields = {
         "who": caller.name,
@@ -56,6 +59,11 @@ def audit(caller: Caller, action: str, session: str, outcome: str, **more: objec
         **more,
     }
     audit_log.info("%s %s: %s", action, session, outcome, extra=fields)
+
+
+def audit_login(caller: Caller | None, address: str, outcome: str) -> None:
+    """Note a log-in: whose token it was, None for an unknown one, and where it came from."""
+    audit(caller or Caller(name=""), "login", "", outcome, address=address[:100])
 
 
 def audit_request(scope: Scope, status: int) -> None:
@@ -105,5 +113,4 @@ def configure_logging(level: str, secrets: frozenset[str]) -> None:
     root.setLevel(level.upper())
     audit_log.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    for chatty in ("httpx", "httpcore", "sqlalchemy", "uvicorn.error"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    quiet_libraries()

@@ -4,34 +4,43 @@ Plain ASGI, so that a caller without a token is refused before the body is read,
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure import tracing
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.traces import SpanAttribute, read_traceparent
-from perdure.gateway.access import ANYBODY, Caller, Gateway
+from perdure.gateway.access import Gateway
 from perdure.gateway.audit import access_log, audit_request
+from perdure.gateway.callers import ANYBODY, Caller
+from perdure.gateway.connections import CONNECTION, BoundedProtocol
 from perdure.gateway.metrics import HttpMetrics
-from perdure.gateway.problems import ProblemCode, ProblemError, problem_response
-from perdure.tracing import OpenSpan
+from perdure.gateway.problems import (
+    CutAnswerError,
+    ProblemCode,
+    ProblemError,
+    answer_unexpected,
+    problem_response,
+    unauthenticated,
+)
+from perdure.tracing import NewSpan, OpenSpan
 
 COOKIE = "perdure_token"
 """The cookie of the page, which holds a token; scripts cannot read it."""
 
 CODEC = "/codec/"
-"""Where the paths begin that pages of the Temporal UI may ask, from the origins of the settings."""
+"""Prefix of the paths that pages of the Temporal UI may ask, from the origins of the settings."""
 
 GUARDED = ("/v1/", CODEC)
-"""Where the paths begin that need a token."""
+"""Prefixes of the paths that need a token."""
 
 _PREFLIGHT = {
     "access-control-allow-methods": "POST",
@@ -55,25 +64,35 @@ _HEADERS = {
 
 
 def token_of(headers: Headers) -> tuple[str, bool]:
-    """The token of a request, and whether its browser sent it unasked, as a cookie; empty if there is none."""
-    kind, _, token = headers.get("authorization", "").partition(" ")
+    """The token of a request, and whether its browser sent it unasked, as a cookie; empty if there is none.
+
+    Of two headers or two cookies none is chosen: a proxy may have looked at the other one, and pages of sites nearby
+    can add a cookie.
+    """
+    told = headers.getlist("authorization")
+    if len(told) > 1:
+        return "", False
+    kind, _, token = "".join(told).partition(" ")
     if kind.lower() == "bearer":
         return token.strip(), False
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return "", False
-    return (found.value, True) if found is not None else ("", False)
+    # One by one: of several cookies of a name the parser keeps the last.
+    pairs = (cookie_parser(pair) for line in headers.getlist("cookie") for pair in line.split(";"))
+    found = {pair[COOKIE] for pair in pairs if COOKIE in pair}
+    return ("".join(found) if len(found) == 1 else ""), bool(found)
 
 
 class Guard:
     """Who asks, how often, how much; the access log, the metrics and the headers of every answer."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, metrics: HttpMetrics, max_body: int) -> None:
+    def __init__(
+        self, app: ASGIApp, gateway: Gateway, metrics: HttpMetrics, max_body: int, doors: Sequence[str] = ()
+    ) -> None:
+        """``doors`` are the prefixes of paths beside ours that need a token."""
         self._app = app
         self._gateway = gateway
         self._metrics = metrics
         self._max_body = max_body
+        self._guarded = (*GUARDED, *doors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -90,7 +109,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in (self._cors_headers(scope) | _HEADERS).items():
                     headers.setdefault(name, value)
-                if scope["path"].startswith(GUARDED):
+                if scope["path"].startswith(self._guarded):
                     headers.setdefault("cache-control", "no-store")
                 if self._gateway.tracing is not None and (context := tracing.current_span()):
                     headers.setdefault("traceresponse", context)
@@ -108,11 +127,11 @@ class Guard:
         """Let what the request starts belong to its caller's trace; a request that acts has a span of its own there."""
         caller = read_traceparent(Headers(scope=scope).get("traceparent", "")) or ""
         spans, method = self._gateway.tracing, scope["method"]
-        if spans is None or method in _SAFE or not scope["path"].startswith(GUARDED):
+        if spans is None or method in _SAFE or not scope["path"].startswith(self._guarded):
             with tracing.asked_by(caller):
                 yield None
             return
-        span = spans.begin(method, parent=caller, kind="server", attributes={SpanAttribute.HTTP_METHOD: method})
+        span = spans.begin(NewSpan(method, {SpanAttribute.HTTP_METHOD: method}, parent=caller, kind="server"))
         with spans.hold(span) as opened:
             yield opened
 
@@ -124,10 +143,33 @@ class Guard:
             self._check(scope)
             receive = self._limit_body(scope, receive)
         except ProblemError as error:
-            response = problem_response(error.status, error.code, error.detail, error.headers)
+            response = problem_response(error.status, error.code, error.detail, error.headers, request=Request(scope))
             await response(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the routes answer; a failure that nobody foresaw is told and logged here, without its text.
+
+        Raises:
+            CutAnswerError: It failed behind the beginning of the answer: the server closes the connection.
+        """
+        began = False
+
+        async def note_start(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_start)
+        except CutAnswerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the edge of the process
+            response = answer_unexpected(Request(scope), error)
+            if began:
+                raise CutAnswerError("the answer was cut off; the line before says by what") from None
+            await response(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -135,17 +177,20 @@ class Guard:
         tokens = self._gateway.tokens
         if (tokens is None or unasked) and not self._cors_headers(scope):
             _check_origin(scope["method"], headers, only_loopback=tokens is None)
-        if not scope["path"].startswith(GUARDED):
+        if not scope["path"].startswith(self._guarded):
             return
         caller: Caller | None = ANYBODY if tokens is None else tokens.find(token)
         if caller is None:
-            why = "unknown token" if token else "send a token: 'Authorization: Bearer …'"
-            raise ProblemError(401, ProblemCode.UNAUTHENTICATED, why, {"WWW-Authenticate": "Bearer"})
-        scope.setdefault("state", {})["caller"] = caller
+            why = "unknown token" if token else "send one token: 'Authorization: Bearer …'"
+            raise unauthenticated(why)
+        state = scope.setdefault("state", {})
+        state["caller"] = caller
+        if isinstance(connection := state.get(CONNECTION), BoundedProtocol):
+            connection.prove()
         self._gateway.limits.take_request(caller.tenant)
 
     def _cors_headers(self, scope: Scope) -> dict[str, str]:
-        """What lets a page of the Temporal UI read the answer; empty for any other page, and for any other route."""
+        """Headers that let a page of the Temporal UI read the answer; empty for other pages and other routes."""
         origin = Headers(scope=scope).get("origin", "")
         if not scope["path"].startswith(CODEC) or origin not in self._gateway.client.settings.codec_origins:
             return {}
@@ -204,14 +249,22 @@ def _note_in_span(span: OpenSpan | None, scope: Scope, status: int) -> None:
         span.fail(str(status))
 
 
+def _read_host(url: str) -> SplitResult:
+    """The address with its host; without one if it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
 def _check_origin(method: str, headers: Headers, *, only_loopback: bool) -> None:
     """Refuse what another site's page has a browser send: nothing else in it proves who asks."""
     host = headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
+    name = _read_host(f"//{host}").hostname or ""
     if only_loopback and name not in LOOPBACK:  # a name of theirs that leads here
         msg = f"without tokens the gateway answers as localhost only, not as {name!r}; configure tokens"
         raise ProblemError(403, ProblemCode.FOREIGN_ORIGIN, msg)
     origin = headers.get("origin")
-    if origin is not None and method not in _SAFE and urlsplit(origin).netloc != host:
+    if origin is not None and method not in _SAFE and _read_host(origin).netloc != host:
         msg = "a page of another site may not ask this; send the token in the header Authorization"
         raise ProblemError(403, ProblemCode.FOREIGN_ORIGIN, msg)

@@ -39,7 +39,7 @@ DELTA = "delta"
 """The name of a delta; it has no id, so that a browser comes again after the last event."""
 
 GapPolicy = Literal["backfill", "notify"]
-"""What a follower gets that is behind what the channel keeps: every event, or a notice in place of the older ones."""
+"""Policy for a follower that is behind what the channel keeps: every event, or a notice in place of the older ones."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class News:
-    """What a follower takes at once.
+    """Batch that a follower takes at once.
 
     Attributes:
         frames: Events, in order, without a gap; none when nothing has come for a while.
@@ -125,7 +125,7 @@ class Channel:
         news.set()
 
     def frames_after(self, after: int) -> list[Frame]:
-        """What is kept behind a number that is not before the oldest."""
+        """Kept frames after ``after``, which must not be older than the one before ``oldest``."""
         start = after + 1 - self.oldest
         return [self._frames[place] for place in range(start, len(self._frames))]
 
@@ -150,7 +150,7 @@ class Hub:
 
     @property
     def sessions(self) -> int:
-        """How many sessions are followed."""
+        """Number of followed sessions."""
         return len(self._channels)
 
     async def close(self) -> None:
@@ -220,7 +220,7 @@ class Hub:
 
 
 class _Lease:
-    """What asks for a session's deltas, for as long as somebody here wants them."""
+    """Lease that asks for a session's deltas, for as long as somebody here wants them."""
 
     def __init__(self, store: Store, session: str) -> None:
         self.followers = 0

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from perdure.contracts.names import GatewayMetric, Metric
+from perdure.store.errors import RefusalCause
 
 
 class HttpMetrics:
@@ -23,7 +24,26 @@ class HttpMetrics:
         self.codec_failures = Counter(
             Metric.CODEC_FAILURES, "Payloads that could not be decrypted", ("key_id",), registry=self.registry
         )
+        self._store_refusals = Counter(
+            Metric.STORE_REFUSALS, "Requests that the store refused", ("cause",), registry=self.registry
+        )
+        for cause in RefusalCause:
+            self._store_refusals.labels(cause)
         self.streams = Gauge(GatewayMetric.STREAMS, "Open event streams", registry=self.registry)
+
+        self._token_reads = Counter(
+            GatewayMetric.FILE_READS, "Readings of a changed or broken file", ("outcome",), registry=self.registry
+        )
+        for outcome in ("changed", "failed"):
+            self._token_reads.labels(outcome)  # a first reading is an increase only if there was a zero before
+
+    def note_tokens(self, outcome: str) -> None:
+        """Count a reading of the file of tokens, ``changed`` or ``failed``."""
+        self._token_reads.labels(outcome).inc()
+
+    def note_store_refusal(self, cause: RefusalCause) -> None:
+        """Count a request that could not be answered because the store refused."""
+        self._store_refusals.labels(cause).inc()
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count an answered request; ``route`` is empty where none took it."""

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
@@ -16,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from perdure.client import errors
 from perdure.contracts.errors import KeyringError, PerdureError, ReasonCode
-from perdure.store.errors import NotFoundError, SessionErasedError, StoreError
+from perdure.store.errors import NotFoundError, SessionErasedError, StoreError, StoreUnavailableError
 
 logger = logging.getLogger("perdure.gateway")
 
@@ -27,7 +28,7 @@ class ProblemCode(StrEnum):
     """Codes of problems that no turn ends with; the others are reason codes."""
 
     BAD_JSON = "request.bad_json"
-    """The body is no JSON, or not in UTF-8."""
+    """The body is not JSON, or not in UTF-8."""
     UNAUTHENTICATED = "request.unauthenticated"
     """The token is missing or unknown."""
     FORBIDDEN = "request.forbidden"
@@ -46,6 +47,8 @@ class ProblemCode(StrEnum):
     """The tenant has no schedule of that id."""
     UNKNOWN_BLOCK = "request.unknown_block"
     """The tenant has no block of that id."""
+    UNKNOWN_APPROVAL = "request.unknown_approval"
+    """The session has no such standing approval."""
     UNKNOWN_TURN = "request.unknown_turn"
     """The session has no turn of that number."""
     SESSION_BUSY = "request.session_busy"
@@ -62,6 +65,8 @@ class ProblemCode(StrEnum):
     """The tenant has too many running jobs."""
     TOO_MANY_STREAMS = "request.too_many_streams"
     """The tenant has too many open streams."""
+    TOO_MANY_SCHEDULES = "request.too_many_schedules"
+    """The tenant has too many schedules."""
     EVENTS_GONE = "request.events_gone"
     """The events were deleted by the retention of the session's agent."""
     NO_WORKER = "runtime.no_worker"
@@ -86,8 +91,12 @@ class Problem(BaseModel):
     detail: str = Field(description="One sentence for people: the cause, and the next thing to try")
 
 
+Form = Callable[[Problem, Mapping[str, str] | None], Response]
+"""Makes the answer of a problem, with these headers."""
+
+
 class ProblemError(Exception):
-    """What a route raises to answer with a problem document."""
+    """Error that a route raises to answer with a problem document."""
 
     def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -96,6 +105,18 @@ class ProblemError(Exception):
         self.detail = detail
         self.headers = headers
 
+
+class CutAnswerError(Exception):
+    """An answer that could not be sent to its end."""
+
+
+def unauthenticated(why: str) -> ProblemError:
+    """The refusal of a token."""
+    return ProblemError(401, ProblemCode.UNAUTHENTICATED, why, {"WWW-Authenticate": "Bearer"})
+
+
+MOST_CAUSES, MOST_FRAMES = 5, 12
+"""Causes of a failure that the log names, and places of each."""
 
 RETRY_LATER = {"Retry-After": "5"}
 
@@ -108,6 +129,7 @@ _OF_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.UnknownWebhookError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_WEBHOOK),
     (errors.UnknownScheduleError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_SCHEDULE),
     (errors.UnknownBlockError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_BLOCK),
+    (errors.UnknownApprovalError, HTTPStatus.NOT_FOUND, ProblemCode.UNKNOWN_APPROVAL),
     (errors.ScheduleExistsError, HTTPStatus.CONFLICT, ProblemCode.CONFLICT),
     (NotFoundError, HTTPStatus.NOT_FOUND, ReasonCode.REQUEST_UNKNOWN_SESSION),
     (errors.UnknownAgentError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_UNKNOWN_AGENT),
@@ -115,6 +137,7 @@ _OF_ERRORS: tuple[tuple[type[Exception], int, str], ...] = (
     (errors.SessionIdleError, HTTPStatus.CONFLICT, ProblemCode.SESSION_IDLE),
     (errors.WrongTurnError, HTTPStatus.CONFLICT, ReasonCode.REQUEST_TURN_MISMATCH),
     (errors.TurnClosedError, HTTPStatus.CONFLICT, ReasonCode.RUNTIME_TURN_CLOSED),
+    (errors.ReservedIdError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_RESERVED_ID),
     (errors.BlockedError, HTTPStatus.FORBIDDEN, ReasonCode.REQUEST_BLOCKED),
     (errors.RequestRefusedError, HTTPStatus.UNPROCESSABLE_ENTITY, ReasonCode.REQUEST_INVALID),
     (errors.NoWorkerError, HTTPStatus.SERVICE_UNAVAILABLE, ProblemCode.NO_WORKER),
@@ -133,6 +156,7 @@ _OF_STATUSES: Mapping[int, str] = {
     404: ProblemCode.NOT_FOUND,
     405: ProblemCode.METHOD_NOT_ALLOWED,
     413: ReasonCode.REQUEST_TOO_LARGE,
+    429: ProblemCode.RATE_LIMITED,
 }
 
 
@@ -144,7 +168,7 @@ def problem_response(
     *,
     request: Request | None = None,
 ) -> Response:
-    """The problem document as a response; the audit log gets its code by the request."""
+    """The problem as a response, in the form of the request's door; the audit log gets its code by the request."""
     if request is not None:
         request.state.problem = str(code)
     problem = Problem(
@@ -154,11 +178,22 @@ def problem_response(
         code=code,
         detail=" ".join(detail.split()),
     )
-    return JSONResponse(problem.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)
+    return _form_of(request)(problem, headers)
+
+
+def _write_document(problem: Problem, headers: Mapping[str, str] | None) -> Response:
+    return JSONResponse(problem.model_dump(), problem.status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _form_of(request: Request | None) -> Form:
+    """The form of the door whose path the request has; a problem document for all others."""
+    doors: Mapping[str, Form] = {} if request is None else getattr(request.app.state, "forms", {})
+    path = "" if request is None else request.scope["path"]
+    return next((form for prefix, form in doors.items() if path.startswith(prefix)), _write_document)
 
 
 def problem_of(error: Exception) -> ProblemError | None:
-    """What the client's or the store's error is to a caller; None if it is neither's."""
+    """Problem for a caller from an error of the client or the store; None from any other."""
     if isinstance(error, ProblemError):
         return error
     for kind, status, code in _OF_ERRORS:
@@ -170,20 +205,36 @@ def problem_of(error: Exception) -> ProblemError | None:
 
 async def _answer_expected(request: Request, error: Exception) -> Response:
     problem = problem_of(error)
+    if isinstance(error, StoreUnavailableError):
+        request.app.state.metrics.note_store_refusal(error.cause)
     if problem is None:
-        return await _answer_unexpected(request, error)
+        return answer_unexpected(request, error)
     return problem_response(problem.status, problem.code, problem.detail, problem.headers, request=request)
 
 
-async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    logger.error("a request failed", exc_info=error)
+def answer_unexpected(request: Request, error: Exception) -> Response:
+    """The answer to a failure that nobody foresaw, which the log has."""
+    logger.error("a request failed: %s", describe_failure(error))
     detail = "the gateway failed in a way nobody foresaw; its log has the traceback, so tell who runs it"
     return problem_response(500, ProblemCode.INTERNAL, detail, request=request)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Classes and places of a failure and its causes, without their texts, which may hold a part of the request."""
+    told: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(told) < MOST_CAUSES:
+        frames = traceback.extract_tb(cause.__traceback__)[-MOST_FRAMES:]
+        places = ", ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
+        told.append(f"{type(cause).__module__}.{type(cause).__qualname__} in {places or 'no frame'}")
+        cause = cause.__cause__ or cause.__context__
+    return "; because of ".join(told)
 
 
 _IS_FIELD = re.compile(r"\w+")
 
 _SAID: Mapping[str, str] = {
+    "unknown_field": "there is no such field; leave it out (who asks and for which tenant is the token's to say)",
     "extra_forbidden": "there is no such field; leave it out (who asks and for which tenant is the token's to say)",
     "missing": "is needed",
     "model_attributes_type": "is no object",
@@ -196,17 +247,22 @@ _SAID: Mapping[str, str] = {
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     """The first mistake, without the value, which may be a secret."""
     found: list[Mapping[str, Any]] = list(error.errors()) if isinstance(error, RequestValidationError) else []
-    first = found[0] if found else {"loc": (), "msg": "cannot be read", "type": ""}
-    if first["type"] == "json_invalid":
-        return problem_response(
-            400, ProblemCode.BAD_JSON, "the body is no JSON; send an object, in UTF-8", request=request
-        )
-    place, *fields = first["loc"] or ("request",)
+    place, *fields = (found[0]["loc"] if found else ()) or ("request",)
+    refused: ProblemError | None = getattr(request.state, "refused_body", None)
+    if place == "body" and refused is not None:
+        return await _answer_expected(request, refused)
+    return await _answer_expected(request, problem_of_mistakes([{**found[0], "loc": fields}] if found else [], place))
+
+
+def problem_of_mistakes(found: Sequence[Mapping[str, Any]], place: str) -> ProblemError:
+    """The first of pydantic's mistakes as a problem; ``place`` is where they are: the body, the query, the path."""
+    first: Mapping[str, Any] = found[0] if found else {"loc": (), "msg": "cannot be read", "type": ""}
+    fields = [*first["loc"], *([first["ctx"]["field"]] if first["type"] == "unknown_field" else [])]
     # Of a union, pydantic names the member that it tried too: prompt.constrained-str
-    field = ".".join(str(part) for part in fields if _IS_FIELD.fullmatch(str(part))) or str(place)
+    field = ".".join(str(part) for part in fields if _IS_FIELD.fullmatch(str(part))) or place
     said = _SAID.get(str(first["type"])) or str(first["msg"]).removeprefix("Value error, ")
     where = "" if place == "body" else f" ({place})"
-    return problem_response(422, ReasonCode.REQUEST_INVALID, f"{field}: {said}{where}", request=request)
+    return ProblemError(422, ReasonCode.REQUEST_INVALID, f"{field}: {said}{where}")
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
@@ -219,12 +275,11 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Have the application answer every failure with a problem document."""
+    """Have the application answer what is foreseen with problem documents; the guard answers everything else."""
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(PerdureError, _answer_expected)
     app.add_exception_handler(ProblemError, _answer_expected)
-    app.add_exception_handler(Exception, _answer_unexpected)
 
 
 _MEANINGS: Mapping[int, str] = {
@@ -236,7 +291,7 @@ _MEANINGS: Mapping[int, str] = {
     410: "The session was erased, or its agent's retention has deleted the events",
     413: "The request is too large",
     422: "The request is not valid; nothing was done",
-    429: "Too many requests, streams or running turns of the tenant; retry after Retry-After seconds",
+    429: "Too many requests, large bodies, streams or running turns; retry after Retry-After seconds",
     500: "A bug of the gateway; its log has the traceback",
     503: "The Temporal server, a worker or the store does not answer",
 }

@@ -3,13 +3,16 @@
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from perdure.gateway.access import Gateway
+from perdure.gateway.connections import BoundedProtocol, Room
 from perdure.settings import SettingsError
 
 BACKLOG = 2048
@@ -70,20 +73,30 @@ def bind(address: str, *, has_tokens: bool) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """A server that tells the application at once that it is to stop, so that streams end and no answer is cut."""
 
-    def __init__(self, app: FastAPI, *, grace: float) -> None:
-        """Prepare to serve; ``grace`` is how many seconds answers get to finish."""
+    def __init__(self, app: FastAPI, *, grace: float, room: Room | None = None, proxies: Sequence[str] = ()) -> None:
+        """Prepare to serve.
+
+        Args:
+            app: The application.
+            grace: How many seconds answers get to finish.
+            room: Bounds the connections.
+            proxies: From whom the address of a caller is believed.
+        """
+        self._gateway: Gateway = app.state.gateway
         super().__init__(
             uvicorn.Config(
                 app,
                 log_config=None,
                 access_log=False,
+                http=partial(BoundedProtocol, room=room or Room(0)),  # type: ignore[arg-type]  # called as a class is
                 server_header=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=list(proxies),
                 timeout_graceful_shutdown=max(1, round(grace)),
                 backlog=BACKLOG,
                 h11_max_incomplete_event_size=64 * 1024,
             )
         )
-        self._gateway: Gateway = app.state.gateway
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:

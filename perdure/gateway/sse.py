@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ STALL = timedelta(seconds=30)
 """A reader that takes nothing for so long is dropped."""
 
 RETRY = b"retry: 1000\n\n"
-"""How long a browser waits until it comes again, in ms; the first that a reader gets."""
+"""Frame that sets how long a browser waits until it comes again, in ms; the first that a reader gets."""
 
 PING = b": ping\n\n"
 
@@ -63,7 +63,7 @@ class Frame:
 
 
 def encode_notice(name: str, data: Mapping[str, JsonValue]) -> bytes:
-    """What is no event: it has no id, so that the reader's place stays where it is."""
+    """Encode a notice: a message without an id, which does not move the reader's position."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), json.dumps(data).encode())
 
 
@@ -72,35 +72,44 @@ Chunks = AsyncGenerator[tuple[bytes, str], None]
 
 
 class EventStream(Response):
-    """A response that streams until its chunks end, the reader goes, takes nothing, or the gateway stops."""
+    """A response that streams until its chunks end, its reader goes or takes nothing, or an event says so."""
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: Chunks, *, place: str, stopping: asyncio.Event, closing: AsyncExitStack | None = None
+        self,
+        chunks: Chunks,
+        *,
+        place: str,
+        ends: Sequence[asyncio.Event] = (),
+        closing: AsyncExitStack | None = None,
+        notices: bool = True,
     ) -> None:
         """Prepare the response.
 
         Args:
             chunks: What is sent.
             place: The reader's place before the first of them.
-            stopping: Ends the stream when it is set.
+            ends: Each of them ends the stream when it is set.
             closing: Closed at the end.
+            notices: Whether frames of ours stand beside the chunks: when to come again, and where.
         """
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._chunks = chunks
         self._place = place
-        self._stopping = stopping
+        self._ends = ends
         self._closing = closing or AsyncExitStack()
+        self._notices = notices
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         streaming = asyncio.create_task(self._stream(send))
-        others = [asyncio.create_task(_wait_until_gone(receive)), asyncio.create_task(self._stopping.wait())]
+        others = [asyncio.create_task(_wait_until_gone(receive))]
+        others += [asyncio.create_task(_wait_for(end)) for end in self._ends]
         try:
             await asyncio.wait([streaming, *others], return_when=asyncio.FIRST_COMPLETED)
-            if not streaming.done() and self._stopping.is_set():
+            if not streaming.done() and any(end.is_set() for end in self._ends):
                 await _cancel(streaming)
                 await self._say_farewell(send)
         finally:
@@ -113,7 +122,7 @@ class EventStream(Response):
         try:
             async with asyncio.timeout(STALL.total_seconds()):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await send({"type": "http.response.body", "body": RETRY, "more_body": True})
+                await send({"type": "http.response.body", "body": RETRY if self._notices else b"", "more_body": True})
             async with aclosing(self._chunks) as chunks:
                 async for chunk, place in chunks:
                     async with asyncio.timeout(STALL.total_seconds()):
@@ -125,7 +134,7 @@ class EventStream(Response):
 
     async def _say_farewell(self, send: Send) -> None:
         """Tell the reader where to come again, in case it ever takes it."""
-        notice = encode_notice(DROPPED, {"after": self._place})
+        notice = encode_notice(DROPPED, {"after": self._place}) if self._notices else b""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STALL.total_seconds()):
                 await send({"type": "http.response.body", "body": notice, "more_body": False})
@@ -134,6 +143,10 @@ class EventStream(Response):
 async def _wait_until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _wait_for(end: asyncio.Event) -> None:
+    await end.wait()
 
 
 async def _cancel(*tasks: "asyncio.Task[object]") -> None:

@@ -1,34 +1,39 @@
-"""How a turn is started over HTTP: claimed for the tenant, once for each key, and answered when Temporal has it."""
+"""Start of a turn over HTTP: claimed for the tenant, once for each key, and answered when Temporal has it."""
 
-import hashlib
-import json
-import re
-from collections.abc import Awaitable, Callable
+import contextlib
+import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, assert_never
 
 from fastapi import Header
 from pydantic import BaseModel
+from starlette.requests import Request
 
 from perdure.client import (
     BlockedError,
+    ClientError,
     RequestRefusedError,
+    ReservedIdError,
+    ResumeOptions,
     SessionBusyError,
-    Turn,
+    SessionErasedError,
+    TurnOptions,
     UnknownAgentError,
     UnknownSessionError,
 )
-from perdure.client.executions import Runs
-from perdure.client.requests import Content
+from perdure.client.asks import Ask, Compact, Fork, Resume, Send, Start
+from perdure.client.requests import Content, SendOptions, session_id
 from perdure.client.sessions import describe_missing_session
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.ids import slug_of
 from perdure.contracts.turns import MAX_PROMPT_BYTES
-from perdure.gateway.access import Caller, Gateway
+from perdure.contracts.values import replace
+from perdure.gateway.access import Gateway
+from perdure.gateway.callers import Caller
+from perdure.gateway.limits import counted_from, too_many_running
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.views import Prompt, PromptText, TurnBody, TurnTicket
-from perdure.store import Store
-from perdure.store.errors import NotFoundError, SessionErasedError
-from perdure.store.tenants import Claimed
+from perdure.store.admission import Admission, Asked, Blocked, Fresh, Known, OverLimit, Taken, Unseen
 
 IdempotencyKey = Annotated[
     str | None,
@@ -41,9 +46,6 @@ IdempotencyKey = Annotated[
     ),
 ]
 
-Begin = Callable[[str], Awaitable[Turn]]
-"""Starts the turn with the request id that it is given."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Starting:
@@ -51,28 +53,20 @@ class Starting:
 
     Attributes:
         action: The verb.
-        session: The session that takes it.
+        ask: What is to be carried out; tenant, request id and a derived session come from the admission.
         body: All that was asked.
         key: The Idempotency-Key.
-        new: Whether the session may not exist yet, and is claimed first.
-        named: Whether the caller has chosen its id, which somebody else may have.
-        agent: The agent that is asked for; None for that of the session's last turn.
-        model: The model that is asked for in place of the agent's own.
-        source: Another session that it goes on from.
-        steers: Whether a running turn reads it, and no other one begins.
+        is_named: Whether the caller has chosen the id of a new session.
+        refusal: Why it is not carried out, if it comes for the first time.
     """
 
     action: str
-    session: str
+    ask: Ask
     body: BaseModel
     key: str | None
     request_id: str | None
-    new: bool = False
-    named: bool = False
-    agent: str | None = None
-    model: str | None = None
-    source: str | None = None
-    steers: bool = False
+    is_named: bool = False
+    refusal: RequestRefusedError | None = None
 
 
 def content_of(prompt: Prompt) -> Content:
@@ -91,23 +85,12 @@ def content_of(prompt: Prompt) -> Content:
     return prompt if isinstance(prompt, str) else [part.model_dump(mode="json") for part in prompt]
 
 
-def options_of(body: TurnBody, caller: Caller, request_id: str) -> dict[str, object]:
-    """What a turn is told, as the client takes it; who asks and for which tenant is the token's to say."""
-    about = {name: getattr(body, name) for name in TurnBody.model_fields}
-    return {**about, "request_id": request_id or None, "by": caller.name, "tenant": caller.tenant}
+def options_of(body: TurnBody, caller: Caller) -> dict[str, object]:
+    """Options of a turn, as the client takes them; who asks is the token's to say, and so is for which tenant."""
+    return {**{name: getattr(body, name) for name in TurnBody.model_fields}, "by": caller.name}
 
 
-def derived_session(agent: str, caller: Caller, key: str) -> str:
-    """The id of a new session that nobody named: the same for the same tenant and key, so that a retry finds it."""
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", agent).strip("-._")[:100] or "session"
-    return f"{slug}-{_digest(caller.tenant, key)[:20]}"
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-async def start_once(gateway: Gateway, caller: Caller, starting: Starting, begin: Begin) -> TurnTicket:
+async def start_once(gateway: Gateway, caller: Caller, request: Request, starting: Starting) -> TurnTicket:
     """Start the turn, or find that the same request has done so.
 
     Nothing is noted as answered before Temporal has the turn: after a crash in between, the retry starts it, by the
@@ -116,99 +99,130 @@ async def start_once(gateway: Gateway, caller: Caller, starting: Starting, begin
     Raises:
         ProblemError: The key came with another body, or the tenant has too many running jobs.
         BlockedError: An operator has blocked such turns.
+        RequestRefusedError: ``refusal``, of a request that did not come before.
         UnknownSessionError: The session is another tenant's.
         ClientError: As the client raises it.
     """
-    store = await gateway.client.store()
-    request_id = starting.request_id
-    if starting.key is not None:
-        digest = _digest(starting.action, starting.session, starting.body.model_dump_json(exclude_unset=True))
-        known = await store.claim_request(caller.tenant, starting.key, digest, starting.session)
-        if known.digest != digest:
+    admission = await _admit(gateway, caller, starting)
+    request.state.session = admission.session  # for the audit log
+    match admission:
+        case Known():
+            return TurnTicket(**dict(admission.ticket))
+        case Fresh():
+            if starting.refusal is not None:
+                raise starting.refusal
+            return await _start(gateway, admission, starting)
+        case Taken():
+            raise _refusal(admission)
+        case Blocked():
+            raise BlockedError(admission.says)
+        case OverLimit():
+            raise too_many_running(admission.running)
+        case Unseen():
+            raise UnknownSessionError(describe_missing_session(admission.session))
+        case _:
+            assert_never(admission)
+
+
+async def _admit(gateway: Gateway, caller: Caller, starting: Starting) -> Admission:
+    """Have the store admit the turn, with what Temporal says of a session that the store may not know."""
+    client, asked = gateway.client, _asked(caller, starting, most=gateway.limits.running)
+    if asked.is_named and asked.session is not None:
+        # A turn that was started past the gateway may be about to open it, and be another tenant's.
+        asked = replace(asked, runs=await client.runs(asked.session))
+    store = await client.store()
+    admission = await store.admit(asked)
+    if isinstance(admission, Unseen):
+        elsewhere = None
+        with contextlib.suppress(ClientError):
+            elsewhere = await client.views.tenant_of_unopened(admission.session)
+        admission = await store.admit(replace(asked, looked=True, elsewhere=elsewhere))
+    return admission
+
+
+def _asked(caller: Caller, starting: Starting, *, most: int) -> Asked:
+    """Request to the store's admission."""
+    ask, body = starting.ask, starting.body
+    model = body.model if isinstance(body, TurnBody) else None
+    asked = Asked(
+        tenant=None if caller.sees_all else caller.tenant,
+        action=starting.action,
+        body=body.model_dump_json(exclude_unset=True),
+        session=ask.session,
+        key=starting.key or "",
+        request_id=starting.request_id or "",
+        is_named=starting.is_named,
+        model=model,
+        most=most,
+    )
+    match ask:
+        case Start():
+            name = ask.session if starting.key is not None or starting.is_named else session_id(ask.agent)
+            knows, stem = ask.options.get("definition") is not None, slug_of(ask.agent)
+            return replace(asked, session=name, begins=True, stem=stem, agent=ask.agent, knows_agent=knows)
+        case Fork():
+            into = ask.into if starting.key is not None or starting.is_named else session_id(ask.session)
+            return replace(asked, session=into, source=ask.session, begins=True, stem=slug_of(ask.session))
+        case Send():
+            return replace(asked, steers=ask.when_busy == "steer")
+        case Resume() | Compact():
+            return asked
+        case _:
+            assert_never(ask)
+
+
+def _refusal(taken: Taken) -> Exception:
+    """The error for a key or a session that the request may not have."""
+    match taken.what:
+        case "key":
             msg = "the Idempotency-Key came before, with another body; use a new one for another request"
-            raise ProblemError(409, ProblemCode.KEY_REUSED, msg)
-        if known.answer is not None:
-            return TurnTicket.model_validate_json(known.answer)
-        request_id = request_id or f"key-{_digest(caller.tenant, starting.key)[:32]}"
-    ticket = await _start(gateway, store, caller, starting, begin, request_id or "")
-    if starting.key is not None:
-        await store.answer_request(caller.tenant, starting.key, starting.session, ticket.model_dump_json())
-    return ticket
+            return ProblemError(409, ProblemCode.KEY_REUSED, msg)
+        case "session":
+            return UnknownSessionError(describe_missing_session(taken.session))
+        case "erased":
+            return SessionErasedError(taken.says)
+        case "reserved":
+            return ReservedIdError(taken.says)
+        case _:
+            assert_never(taken.what)
 
 
-async def _start(
-    gateway: Gateway, store: Store, caller: Caller, starting: Starting, begin: Begin, request_id: str
-) -> TurnTicket:
-    session, fresh = starting.session, False
-    if starting.new:
-        if starting.named:
-            await _check_unclaimed(gateway, store, caller, session)
-        claimed = await _claim(store, caller, session)
-        if claimed.tenant != caller.tenant:
-            raise UnknownSessionError(describe_missing_session(session))
-        fresh = claimed.fresh
+async def _start(gateway: Gateway, admission: Fresh, starting: Starting) -> TurnTicket:
+    store = await gateway.client.store()
     try:
-        before, is_open = 0, False
-        if not fresh:
-            if request_id and (earlier := await store.turn_by_request(session, request_id)) is not None:
-                return TurnTicket(session=session, turn=earlier.turn, request_id=request_id)
-            before, is_open = await _look(store, session)
-        await _check_blocks(store, caller, starting, is_open=is_open)
-        if not is_open:
-            await gateway.limits.check_running(store, caller.tenant, claimed=int(fresh))
-        turn = await begin(request_id)
+        async with counted_from(store, admission.session, admission.begun_at):
+            turn = await gateway.client.carry_out(_complete(starting.ask, admission), admission)
     except SessionBusyError:
-        if fresh:  # somebody else's turn has this id, and no worker has opened it yet
-            await store.release_session(session, caller.tenant)
-            raise UnknownSessionError(describe_missing_session(session)) from None
+        if admission.claimed:  # a turn that was started past the gateway has this id, and no worker has opened it yet
+            await store.release_session(admission.session, admission.tenant)
+            raise UnknownSessionError(describe_missing_session(admission.session)) from None
         raise
-    except (ProblemError, RequestRefusedError, UnknownAgentError):
-        if fresh:
-            await store.release_session(session, caller.tenant)
+    except (RequestRefusedError, UnknownAgentError):
+        if admission.claimed:
+            await store.release_session(admission.session, admission.tenant)
         raise
-    number = turn.turn
-    if number is None:
-        opened = None if fresh else await store.turn_by_request(session, turn.request_id)
-        number = opened.turn if opened is not None else before + 1
-    return TurnTicket(session=session, turn=number, request_id=turn.request_id)
+    key, number = starting.key or "", turn.turn
+    if not key and (number is not None or admission.claimed):
+        return TurnTicket(session=admission.session, turn=number or 1, request_id=turn.request_id)
+    return TurnTicket(**dict(await store.note_outcome(admission, key, number, turn.request_id)))
 
 
-async def _check_blocks(store: Store, caller: Caller, starting: Starting, *, is_open: bool) -> None:
-    """Refuse at once what the turn's claim would refuse; it looks again."""
-    if is_open and starting.steers:
-        return
-    session = starting.source or starting.session
-    block = await store.find_block(caller.tenant, session, starting.agent, starting.model)
-    if block is not None:
-        raise BlockedError(block.describe())
-
-
-async def _claim(store: Store, caller: Caller, session: str) -> Claimed:
-    try:
-        return await store.claim_session(session, caller.tenant)
-    except SessionErasedError:
-        erased = await store.tombstone(session)
-        if erased is not None and erased.tenant == caller.tenant:
-            raise
-        raise UnknownSessionError(describe_missing_session(session)) from None
-
-
-async def _check_unclaimed(gateway: Gateway, store: Store, caller: Caller, session: str) -> None:
-    """See that no turn is about to open the session that was started past the gateway: it may be another tenant's.
-
-    Raises:
-        UnknownSessionError: One is.
-    """
-    if await store.tenant_of(session) is not None or not await Runs(gateway.client.temporal).is_running(session):
-        return
-    if await store.tenant_of(session) != caller.tenant:  # as it is when another request has started it meanwhile
-        raise UnknownSessionError(describe_missing_session(session))
-
-
-async def _look(store: Store, session: str) -> tuple[int, bool]:
-    """The session's last turn, 0 before the first, and whether it is open."""
-    try:
-        record = await store.session(session)
-    except NotFoundError:
-        return 0, False
-    return record.turn, record.open_turn is not None
+def _complete(ask: Ask, admission: Fresh) -> Ask:
+    """Complete a request with what the admission has found."""
+    request_id = admission.request_id or None
+    match ask:
+        case Start():
+            options = TurnOptions({**ask.options, "request_id": request_id, "tenant": admission.tenant})
+            return dataclasses.replace(ask, session=admission.session, options=options)
+        case Fork():
+            told = ResumeOptions({**ask.options, "request_id": request_id, "tenant": admission.tenant})
+            return dataclasses.replace(ask, into=admission.session, options=told)
+        case Resume():
+            told = ResumeOptions({**ask.options, "request_id": request_id, "tenant": admission.tenant})
+            return dataclasses.replace(ask, options=told)
+        case Send():
+            return dataclasses.replace(ask, options=SendOptions({**ask.options, "request_id": request_id}))
+        case Compact():
+            return dataclasses.replace(ask, request_id=request_id)
+        case _:
+            assert_never(ask)

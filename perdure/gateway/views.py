@@ -1,4 +1,4 @@
-"""What the gateway answers and takes: the values of its OpenAPI document, in the words of ``perdure --json``.
+"""Answers and requests of the gateway: the values of its OpenAPI document, in the words of ``perdure --json``.
 
 A list comes in pages. The cursor of the next page is an opaque text, checked when a caller hands it back. It says only
 where the list goes on; whose sessions are in the list is the token's to say, so a forged cursor shows nothing that a
@@ -11,27 +11,37 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Generic, Literal, TypeVar, cast
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar, cast
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.caller_tools import CallerTools
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.recordings import RECORDING_PATTERN
-from perdure.contracts.turns import SESSION_ID_PATTERN, RunState, StopReason
-from perdure.contracts.values import JsonValue, Label
+from perdure.contracts.turns import RunState, StopReason
+from perdure.contracts.values import JsonValue, Label, read_moment
 from perdure.contracts.waits import TurnWait
+from perdure.gateway.bodies import Body
 from perdure.gateway.problems import ProblemError
 
 Item = TypeVar("Item")
 
 Cursor = Annotated[str | None, Query(min_length=1, max_length=500, description="The next of the page before")]
 Limit = Annotated[int, Query(ge=1, le=500, description="Items of a page")]
+OfTenant = Annotated[
+    Label | None, Query(description="Only this tenant's, empty is the default tenant; a token names none but its own")
+]
 LIMIT = 100
+
+
+Moment = Annotated[datetime, AfterValidator(read_moment)]
+"""A moment of a filter, in UTC."""
 
 
 class Page(BaseModel, Generic[Item]):
@@ -39,12 +49,6 @@ class Page(BaseModel, Generic[Item]):
 
     items: Sequence[Item]
     next: str | None = Field(default=None, description="The cursor of the next page; null at the end")
-
-
-class Body(BaseModel):
-    """The body of a request: unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class PromptText(Body):
@@ -95,6 +99,8 @@ SessionName = Annotated[str, Field(pattern=SESSION_ID_PATTERN, max_length=200)]
 class TurnBody(Body):
     """Settings of any turn; tenant and ``by`` come from the token."""
 
+    longest: ClassVar[int | None] = None  # images and files come in base64
+
     request_id: Label | None = Field(
         default=None, description="Id of the request: sending it twice to a session starts one turn"
     )
@@ -116,17 +122,18 @@ class TurnBody(Body):
 class StartBody(TurnBody):
     """A turn to start, of a new session or of one that is idle."""
 
-    agent: str = Field(min_length=1, max_length=200)
+    agent: Label = Field(min_length=1)
     prompt: Prompt
     session: SessionName | None = Field(default=None, description="Id of the session; null makes a new one")
     turn: int | None = Field(default=None, ge=1, le=1_000_000, description="The number that the turn must get")
     history: list[dict[str, JsonValue]] | None = Field(
         default=None, max_length=10_000, description="A conversation in OpenAI's chat format for a new session"
     )
+    tools: CallerTools = Field(default=(), description="Tools of this turn that the caller runs, 64 at most")
 
 
 class ResumeBody(TurnBody):
-    """Where a turn goes on from: the end of a session, or a step of one of its turns."""
+    """Point from which a turn goes on: the end of a session, or a step of one of its turns."""
 
     prompt: Prompt | None = Field(default=None, description="Next message; null adds none, and the model goes on")
     turn: int | None = Field(default=None, ge=0, le=1_000_000, description="Number of the turn; null is the last")
@@ -147,8 +154,10 @@ class SessionView(BaseModel):
     """A session with its last turn; how it ended is null while it runs."""
 
     session: str
+    tenant: str = Field(default="", description="Whose it is; empty is the default tenant")
     agent: str | None = Field(default=None, description="Null, as turn, before a worker has opened the first turn")
     turn: int | None = Field(default=None, description="The number of its last turn")
+    prompt: str = Field(default="", description="The first line of that turn's prompt, at most 200 characters")
     created_at: datetime | None = None
     updated_at: datetime | None = None
     state: RunState
@@ -159,15 +168,17 @@ class SessionView(BaseModel):
     reason_code: str | None = None
     error: str | None = None
     stopped_by: str | None = None
-    steps: int | None = None
-    cost_usd: Decimal | None = None
+    steps: int | None = Field(default=None, description="Of a turn that runs: its last stored step")
+    cost_usd: Decimal | None = Field(default=None, description="Of a turn that runs: what its own steps have cost")
+    waits_for: TurnWait | None = Field(
+        default=None, description="Why the turn stands still; in a list only if its own code fails or no worker has it"
+    )
 
 
 class SessionDetail(SessionView):
     """A session: where it stands, what waits for people, and why it stands still if it does."""
 
     requests: list[OpenRequest] = Field(default_factory=list)
-    waits_for: TurnWait | None = None
 
 
 def write_cursor(*place: object) -> str:
@@ -175,7 +186,12 @@ def write_cursor(*place: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(place, default=str).encode()).decode().rstrip("=")
 
 
-def _read(cursor: str) -> list[object]:
+def read_items(cursor: str) -> list[object]:
+    """Items of a cursor, which anybody may have written.
+
+    Raises:
+        ProblemError: It cannot be read.
+    """
     try:
         told: object = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError):
@@ -198,7 +214,7 @@ def read_place(cursor: str | None) -> tuple[datetime, str] | None:
     """
     if cursor is None:
         return None
-    match _read(cursor):
+    match read_items(cursor):
         case [str(at), str(session)]:
             try:
                 moment = datetime.fromisoformat(at)
@@ -214,6 +230,21 @@ def read_place(cursor: str | None) -> tuple[datetime, str] | None:
             raise _no_cursor()
 
 
+def read_name(cursor: str | None) -> str:
+    """The name that a list by names goes on behind; empty is its beginning.
+
+    Raises:
+        ProblemError: The cursor is none of such a list.
+    """
+    match None if cursor is None else read_items(cursor):
+        case None:
+            return ""
+        case [str(name)]:
+            return name
+        case _:
+            raise _no_cursor()
+
+
 def page_of(items: Sequence[Item], cursor: str | None, limit: int) -> Page[Item]:
     """A part of a list that only grows at its end: the cursor is how many items came before.
 
@@ -222,7 +253,7 @@ def page_of(items: Sequence[Item], cursor: str | None, limit: int) -> Page[Item]
     """
     begin = 0
     if cursor is not None:
-        match _read(cursor):
+        match read_items(cursor):
             case [int(place)] if 0 <= place <= len(items):
                 begin = place
             case _:

@@ -30,6 +30,9 @@ SHOWN_CHARACTERS = 8_000
 LEAST_SHOWN = 200
 """Least characters of each message in the text to summarise: with less a summary would say nothing."""
 
+LEAST_KEPT = 2_000
+"""Characters that stay of a message that is cut to its ends."""
+
 INSTRUCTIONS = """\
 You summarise the conversation of an agent with its user and its tools. Your summary will stand in its place, and the
 agent goes on from it alone: what you leave out is forgotten.
@@ -82,6 +85,31 @@ def plan_summary(messages: Sequence[Message], *, keep: int, room: int) -> tuple[
     first = next((count for count, _ in _safe_cuts_of(messages, keep)), 0)
     each = room // first if first else 0
     return (first, each) if each >= LEAST_SHOWN else (0, 0)
+
+
+def plan_forced_summary(messages: Sequence[Message], *, keep: int, room: int) -> tuple[int, int]:
+    """The plan of a summary that has to make room: with fewer messages kept if nothing can be summarised otherwise."""
+    while True:
+        plan = plan_summary(messages, keep=keep, room=room)
+        if plan[0] or keep <= 1:
+            return plan
+        keep //= 2
+
+
+def cut_to_ends(messages: Sequence[Message], room: int) -> tuple[Message, ...]:
+    """The messages with the longest of them cut to head and tail, so that all together fit into ``room`` characters.
+
+    No text becomes shorter than ``LEAST_KEPT``, so what is returned may be longer than the room.
+    """
+    cut = list(messages)
+    while (excess := sum(len(message.content) for message in cut) - room) > 0:
+        place = max(range(len(cut)), key=lambda at: len(cut[at].content))
+        longest = cut[place]
+        shorter = head_and_tail(longest.content, max(LEAST_KEPT, len(longest.content) - excess))
+        if shorter == longest.content:
+            break
+        cut[place] = longest.model_copy(update={"content": shorter})
+    return tuple(cut)
 
 
 def _safe_cuts_of(messages: Sequence[Message], keep: int) -> Iterator[tuple[int, int]]:

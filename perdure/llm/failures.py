@@ -26,6 +26,8 @@ class Evidence(StrEnum):
     """The provider's words with such a status, if it has no code for the failure or too general a one."""
     STATUS = "status"
     """The HTTP status of the reply."""
+    FAULT = "class, if no provider answered"
+    """The class of an exception that code raises by a mistake; ``activities.faults`` tells it from an odd reply."""
     CAUSE = "cause"
     """A class in the cause chain: the real httpx, aiohttp or OS error, under a class that says less."""
     CLASS = "class"
@@ -48,8 +50,7 @@ class Row(Value):
         example: Words that match the pattern and no other row.
         kind: The precise class of the failure, where litellm raises a more general one.
         source: The page or report with the provider's code or words.
-        openai: What litellm raises for it with OpenAI's API: class and status.
-        anthropic: The same with Anthropic's API.
+        name: The usual name of the failure, for people: that of the class in most providers' libraries.
     """
 
     seen: Evidence
@@ -60,8 +61,7 @@ class Row(Value):
     example: str = ""
     kind: str = ""
     source: str = ""
-    openai: str = ""
-    anthropic: str = ""
+    name: str = ""
 
     def has_status(self, status: int | None) -> bool:
         """Whether the range of a status row contains this status."""
@@ -94,34 +94,34 @@ _FOR_ONE_REASON: dict[ReasonCode, str] = {
     ReasonCode.LLM_SCHEMA_VIOLATION: "JSONSchemaValidationError",
 }
 
-_STATUSES: tuple[tuple[str, ReasonCode, str, str], ...] = (
-    ("400", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
-    ("401", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError", "AuthenticationError"),
-    ("402", ReasonCode.LLM_QUOTA_EXHAUSTED, "APIError", "PaymentRequiredError"),
-    ("403", ReasonCode.LLM_AUTH_ERROR, "APIError", "PermissionDeniedError"),
-    ("404", ReasonCode.LLM_REQUEST_ERROR, "NotFoundError", "NotFoundError"),
-    ("405-407", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("408", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
-    ("409", ReasonCode.LLM_NETWORK_ERROR, "APIError", "BadRequestError"),
-    ("410-412", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("413", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("414-421", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("422", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError", "BadRequestError"),
-    ("423-424", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("425", ReasonCode.LLM_NETWORK_ERROR, "APIError", "BadRequestError"),
-    ("426-428", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("429", ReasonCode.LLM_RATE_LIMITED, "RateLimitError", "RateLimitError"),
-    ("430-499", ReasonCode.LLM_REQUEST_ERROR, "APIError", "BadRequestError"),
-    ("500", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError", "InternalServerError"),
-    ("501", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
-    ("502", ReasonCode.LLM_NETWORK_ERROR, "BadGatewayError", "BadGatewayError"),
-    ("503", ReasonCode.LLM_NETWORK_ERROR, "ServiceUnavailableError", "ServiceUnavailableError"),
-    ("504", ReasonCode.LLM_TIMEOUT, "Timeout", "Timeout"),
-    ("505-528", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
-    ("529", ReasonCode.LLM_NETWORK_ERROR, "APIError", "InternalServerError"),
-    ("530-999", ReasonCode.LLM_NETWORK_ERROR, "APIError", "APIError"),
+_STATUSES: tuple[tuple[str, ReasonCode, str], ...] = (
+    ("400", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("401", ReasonCode.LLM_AUTH_ERROR, "AuthenticationError"),
+    ("402", ReasonCode.LLM_QUOTA_EXHAUSTED, "PaymentRequiredError"),
+    ("403", ReasonCode.LLM_AUTH_ERROR, "PermissionDeniedError"),
+    ("404", ReasonCode.LLM_REQUEST_ERROR, "NotFoundError"),
+    ("405-407", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("408", ReasonCode.LLM_TIMEOUT, "Timeout"),
+    ("409", ReasonCode.LLM_NETWORK_ERROR, "BadRequestError"),
+    ("410-412", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("413", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("414-421", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("422", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("423-424", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("425", ReasonCode.LLM_NETWORK_ERROR, "BadRequestError"),
+    ("426-428", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("429", ReasonCode.LLM_RATE_LIMITED, "RateLimitError"),
+    ("430-499", ReasonCode.LLM_REQUEST_ERROR, "BadRequestError"),
+    ("500", ReasonCode.LLM_NETWORK_ERROR, "InternalServerError"),
+    ("501", ReasonCode.LLM_NETWORK_ERROR, "APIError"),
+    ("502", ReasonCode.LLM_NETWORK_ERROR, "BadGatewayError"),
+    ("503", ReasonCode.LLM_NETWORK_ERROR, "ServiceUnavailableError"),
+    ("504", ReasonCode.LLM_TIMEOUT, "Timeout"),
+    ("505-528", ReasonCode.LLM_NETWORK_ERROR, "APIError"),
+    ("529", ReasonCode.LLM_NETWORK_ERROR, "OverloadedError"),
+    ("530-999", ReasonCode.LLM_NETWORK_ERROR, "APIError"),
 )
-"""Statuses, each with the class that litellm raises on each wire."""
+"""Statuses, each with the name that most libraries have for it."""
 
 _CAUSES: tuple[tuple[str, ReasonCode, bool], ...] = (
     # httpx
@@ -133,6 +133,7 @@ _CAUSES: tuple[tuple[str, ReasonCode, bool], ...] = (
     ("RequestError", ReasonCode.LLM_NETWORK_ERROR, False),
     # aiohttp
     ("ConnectionTimeoutError", ReasonCode.LLM_TIMEOUT, True),
+    ("NonHttpUrlClientError", ReasonCode.LLM_REQUEST_ERROR, True),
     ("ServerTimeoutError", ReasonCode.LLM_TIMEOUT, False),
     ("ClientConnectorError", ReasonCode.LLM_NETWORK_ERROR, True),
     ("ClientError", ReasonCode.LLM_NETWORK_ERROR, False),
@@ -144,20 +145,47 @@ _CAUSES: tuple[tuple[str, ReasonCode, bool], ...] = (
 )
 """httpx's ConnectError proves nothing: litellm's transport raises it for a reset after the request too."""
 
+_FAULTS = (
+    # code
+    "TypeError AttributeError NameError ImportError AssertionError LookupError ValueError ArithmeticError SyntaxError "
+    "RecursionError NotImplementedError BufferError SystemError ReferenceError StopIteration StopAsyncIteration "
+    # the worker's own files: certificates, credentials
+    "FileNotFoundError NotADirectoryError IsADirectoryError PermissionError SSLError"
+)
+"""Exceptions that no provider raises; what wraps them says less."""
+
+TRANSPORT = frozenset(
+    {
+        *("TransportError", "RequestError", "InvalidURL", "HTTPStatusError", "HTTPError", "ClientError"),
+        *("ConnectionError", "TimeoutError", "gaierror", "RequestException"),
+        *("SSLEOFError", "SSLZeroReturnError", "SSLSyscallError", "SSLCertVerificationError"),
+    }
+)
+"""Exceptions of a connection, or of a reply: whatever else is in their cause chain, no code is to blame."""
+
 _CLASSES: dict[ReasonCode, str] = {
     ReasonCode.LLM_EMPTY: "IndexError",  # an answer without choices
-    ReasonCode.LLM_AUTH_ERROR: "AuthenticationError PermissionDeniedError AwsAuthError XAIOAuthError",
-    ReasonCode.LLM_RATE_LIMITED: "RateLimitError RouterRateLimitError RouterRateLimitErrorBasic",
+    ReasonCode.LLM_AUTH_ERROR: "AuthenticationError PermissionDeniedError AwsAuthError XAIOAuthError "
+    "CallerCredentialAuthenticationError OAuthTokenExchangeError",
+    ReasonCode.LLM_RATE_LIMITED: "RateLimitError RouterRateLimitError RouterRateLimitErrorBasic "
+    "CallerCredentialRateLimitError",
     ReasonCode.LLM_TIMEOUT: "Timeout APITimeoutError APIConnectionTimeoutError TimeoutError",
     ReasonCode.LLM_REQUEST_ERROR: "UnsupportedParamsError BadRequestError NotFoundError UnprocessableEntityError "
     "InvalidRequestError ImageFetchError LiteLLMUnknownProvider VectorStoreSearchError ModelNotMappedError SSRFError "
     "ToolLoopMaxRoundsExceeded AgenticLoopSafetyError AdvisorMaxIterationsError AnthropicContextManagementError "
-    "HTTPResponseLimitError",
+    "HTTPResponseLimitError UnsupportedEndpointError EndpointNotSupportedByModelError MalformedRequestFieldError "
+    "UnsupportedContentTypeError TotalTimeoutNotApplicable",
     ReasonCode.LLM_NETWORK_ERROR: "ServiceUnavailableError InternalServerError BadGatewayError APIConnectionError "
+    "NoReplyError ProviderError "
     "APIStatusError APIError APIResponseValidationError MidStreamFallbackError MockException OpenAIError "
     "BaseLLMException CustomLLMError OpenAILikeError HerokuError AlephAlphaError TextCompletionCodestralError "
-    "UpstreamFailure HTTPStatusError OSError",
+    "UpstreamFailure HTTPStatusError OSError StreamClosed",
 }
+
+WRAPPERS = frozenset(_CLASSES[ReasonCode.LLM_NETWORK_ERROR].split()) - {"CustomLLMError", "OSError"} | {
+    "StreamCutError"
+}
+"""Exceptions that libraries make of whatever they meet."""
 
 _MESSAGES: tuple[tuple[ReasonCode, str, str], ...] = (
     (ReasonCode.LLM_RATE_LIMITED, r"\b429\b", "got 429"),
@@ -188,8 +216,10 @@ def _rows() -> Iterator[Row]:
                 kind=refusal.kind,
                 source=refusal.source,
             )
-    for status, code, openai, anthropic in _STATUSES:
-        yield Row(seen=Evidence.STATUS, match=status, code=code, openai=openai, anthropic=anthropic)
+    for status, code, name in _STATUSES:
+        yield Row(seen=Evidence.STATUS, match=status, code=code, name=name)
+    for name in _FAULTS.split():
+        yield Row(seen=Evidence.FAULT, match=name, code=ReasonCode.RUNTIME_INTERNAL)
     for name, code, never_sent in _CAUSES:
         yield Row(seen=Evidence.CAUSE, match=name, code=code, never_sent=never_sent)
     for code, names in _CLASSES.items():
@@ -211,6 +241,8 @@ class FailureFacts(Value):
         retry_after_seconds: The wait that the provider asked for.
         class_name: The class of the exception.
         classes: The class and its bases.
+        fault: The class and the bases of the exception, if it is a fault of code.
+        fault_place: The module that raised it, and the release of litellm.
         causes: The classes of the cause chain and their bases, outermost first.
         names: The provider's own codes and types for the failure, in lower case.
         text: The message.
@@ -222,6 +254,8 @@ class FailureFacts(Value):
     retry_after_seconds: float | None = None
     class_name: str = ""
     classes: tuple[str, ...] = ()
+    fault: tuple[str, ...] = ()
+    fault_place: str = ""
     causes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     text: str = ""
@@ -269,6 +303,15 @@ class Table:
 
 TABLE = Table(ROWS)
 
+FAULTS = frozenset(_FAULTS.split())
+"""Classes of exceptions that are faults of code."""
+
+
+def class_of_status(status: int, table: Table = TABLE) -> str:
+    """The usual name of a provider's error with this status; ``ProviderError`` without one."""
+    row = table.find_by_status(status)
+    return row.name if row is not None else "ProviderError"
+
 
 EXCEPTION = "exception."
 """Prefix of the code of an unforeseen exception; the name of its class follows."""
@@ -310,6 +353,7 @@ def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
         or table.find_by_code(facts.status, facts.names)
         or table.find_by_words(Evidence.WORDS, facts.status, facts.text)
         or table.find_by_status(facts.status)
+        or table.find_by_class(Evidence.FAULT, facts.fault)
         or table.find_by_class(Evidence.CAUSE, facts.causes)
         or table.find_by_class(Evidence.CLASS, facts.classes)
         or table.find_by_words(Evidence.MESSAGE, facts.status, facts.text)

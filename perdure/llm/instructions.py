@@ -28,26 +28,20 @@ def _fill_placeholder(found: re.Match[str], context: TurnContext) -> str:
     if before and after:
         return f"{{{owner}.{path}}}"
     name = f"{owner}.{path}"
-    value = _context_value(name, path, context) if owner == "context" else _turn_value(name, path, context)
-    return f"{before}{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}{after}"
-
-
-def _turn_value(name: str, path: str, context: TurnContext) -> str:
-    if path not in {"tenant", "by"}:
+    if owner == "context":
+        value: JsonValue = context.data
+        for part in path.split("."):
+            if not isinstance(value, dict) or part not in value:
+                known = ", ".join(context.data) or "nothing"
+                msg = f"need {name}, which the turn's context lacks; it has {known}, so start the turn with it"
+                raise PlaceholderError(msg)
+            value = value[part]
+        if variable_of(value) is not None:
+            msg = f"need {name}, which stands for a secret; no model may read it, so leave it to a tool"
+            raise PlaceholderError(msg)
+    elif path in {"tenant", "by"}:
+        value = context.tenant if path == "tenant" else context.by
+    else:
         msg = f"need {name}, which does not exist; there are turn.tenant and turn.by"
         raise PlaceholderError(msg)
-    return context.tenant if path == "tenant" else context.by
-
-
-def _context_value(name: str, path: str, context: TurnContext) -> JsonValue:
-    value: JsonValue = context.data
-    for part in path.split("."):
-        if not isinstance(value, dict) or part not in value:
-            known = ", ".join(context.data) or "nothing"
-            msg = f"need {name}, which the turn's context lacks; it has {known}, so start the turn with it"
-            raise PlaceholderError(msg)
-        value = value[part]
-    if variable_of(value) is not None:
-        msg = f"need {name}, which stands for a secret; no model may read it, so leave it to a tool"
-        raise PlaceholderError(msg)
-    return value
+    return f"{before}{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}{after}"

@@ -46,9 +46,21 @@ def openai_tools(tools: Iterable[ToolDeclaration]) -> list[JsonValue]:
 
 def wire(message: Message) -> WireMessage:
     """A message in OpenAI's chat format: role, content, calls, and no field that a provider might refuse."""
-    if isinstance(message, AssistantMessage):
-        return _assistant(message)
     wired: WireMessage = {"role": "user", "content": message.content}
+    if isinstance(message, AssistantMessage):
+        wired = {"role": "assistant", "content": message.content or (None if message.tool_calls else "")}
+        if message.tool_calls:
+            wired["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": _make_sendable(call.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+        if message.thinking:
+            wired["reasoning"] = list(message.thinking)
+        return wired
     if isinstance(message, ToolMessage):
         wired = {"role": "tool", "tool_call_id": message.call_id, "content": message.content}
     if message.parts:
@@ -64,24 +76,6 @@ def order_messages(messages: Sequence[Message]) -> Iterator[Message]:
             yield message
         if isinstance(message, AssistantMessage):
             yield from (results[call.id] for call in message.tool_calls if call.id in results)
-
-
-def _assistant(message: AssistantMessage) -> WireMessage:
-    wired: WireMessage = {"role": "assistant", "content": message.content or None}
-    if message.tool_calls:
-        wired["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _make_sendable(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    elif not message.content:
-        wired["content"] = ""
-    if message.thinking:
-        wired["reasoning"] = list(message.thinking)
-    return wired
 
 
 def _make_sendable(arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""How fast a key may be used: halved when the provider refuses a call, raised when it serves one; no clock in here.
+"""Pace of a key: halved when the provider refuses a call, raised when it serves one; no clock in here.
 
 Before the first refusal there is no limit. The pace is found as TCP finds that of a network: what is sent until the
 provider refuses tells what it takes (additive increase, multiplicative decrease).
@@ -52,7 +52,7 @@ HOPELESS_WAIT = 30.0
 """Seconds that a call then waits for its turn at most: each is to hear it, and to end or go to a fallback."""
 
 FORGET = 600.0
-"""Seconds without a refusal after which there is no limit any more."""
+"""Seconds without a refusal after which the limit is lifted."""
 
 
 WORTH_TELLING = 1.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perdure.contracts.agents import AgentDefinition, is_destination
+from perdure.contracts.ids import DELEGATE_ENDING
 from perdure.contracts.messages import AssistantMessage, Message
 from perdure.contracts.values import JsonValue, json_object, replace_surrogates
 from perdure.llm.openai_format import WireMessage
@@ -64,7 +65,7 @@ NOT_SENT = frozenset(
 
 _IDS = {
     "call": re.compile(r"call_[0-9a-f]{16}_\d+"),
-    "delegate": re.compile(r"(?<![^\s\"'()\\])[^\s\"'()\\]{1,160}\.[A-Za-z0-9_-]{1,40}\.[0-9a-f]{16}(?![^\s\"'()\\])"),
+    "delegate": re.compile(rf"(?<![^\s\"'()\\])[^\s\"'()\\]{{1,160}}{DELEGATE_ENDING}(?![^\s\"'()\\])"),
 }
 """Patterns of ids that differ in each session: those of tool calls, and of delegates' sessions."""
 
@@ -171,15 +172,13 @@ def _message(message: WireMessage, secrets: Collection[str]) -> WireMessage:
     shown = _object(clean({name: part for name, part in message.items() if name != "tool_calls"}, secrets))
     calls = message.get("tool_calls")
     if isinstance(calls, list):
-        shown["tool_calls"] = [_call(call, secrets) for call in calls]
+        asked: list[JsonValue] = []
+        for call in map(_object, calls):
+            function = _object(call.get("function"))
+            arguments = _arguments(str(function.get("arguments") or "{}"), secrets)
+            asked.append({"id": call.get("id"), "name": function.get("name"), "arguments": arguments})
+        shown["tool_calls"] = asked
     return shown
-
-
-def _call(call: JsonValue, secrets: Collection[str]) -> JsonValue:
-    call = _object(call)
-    function = _object(call.get("function"))
-    arguments = _arguments(str(function.get("arguments") or "{}"), secrets)
-    return {"id": call.get("id"), "name": function.get("name"), "arguments": arguments}
 
 
 def _arguments(text: str, secrets: Collection[str]) -> JsonValue:
@@ -230,17 +229,18 @@ def difference(asked: CanonicalRequest, recorded: CanonicalRequest) -> str:
         return _tools(_list(asked.get("tools")), _list(recorded.get("tools")))
     for part in ("generate_params", "arguments"):
         if asked.get(part) != recorded.get(part):
-            return _field(part, asked.get(part), recorded.get(part))
-    return _messages(ours, theirs)
-
-
-def _messages(ours: list[JsonValue], theirs: list[JsonValue]) -> str:
+            now, then = _object(asked.get(part)), _object(recorded.get(part))
+            for name in sorted({*now, *then}):
+                if now.get(name) != then.get(name):
+                    where = f"argument {name!r}" if part == "arguments" else f"{part} {name!r}"
+                    return f"{where} is {_format_value(now.get(name))}, recorded was {_format_value(then.get(name))}"
+            return f"{part} is {_format_value(asked.get(part))}, recorded was {_format_value(recorded.get(part))}"
     first = 0 if _system(ours) else 1
     for number, (mine, yours) in enumerate(zip(ours, theirs, strict=False), start=first):
         if mine != yours:
             role = _object(mine).get("role")
-            said, recorded = (_object(message).get("content") or "" for message in (mine, yours))
-            parting = _describe_difference(said, recorded) if said != recorded else _describe_difference(mine, yours)
+            said, before = (_object(message).get("content") or "" for message in (mine, yours))
+            parting = _describe_difference(said, before) if said != before else _describe_difference(mine, yours)
             return f"message {number} ({role}) {parting}"
     return f"the conversation has {len(ours) + first - 1} messages, recorded were {len(theirs) + first - 1}"
 
@@ -261,15 +261,6 @@ def _tools(ours: list[JsonValue], theirs: list[JsonValue]) -> str:
             same = _object(tool).get("parameters") == _object(yours[name]).get("parameters")
             return f"the tool {name!r} has another {'description' if same else 'schema'}"
     return "the tools stand in another order"
-
-
-def _field(part: str, ours: JsonValue, theirs: JsonValue) -> str:
-    mine, yours = _object(ours), _object(theirs)
-    for name in sorted({*mine, *yours}):
-        if mine.get(name) != yours.get(name):
-            where = f"argument {name!r}" if part == "arguments" else f"{part} {name!r}"
-            return f"{where} is {_format_value(mine.get(name))}, recorded was {_format_value(yours.get(name))}"
-    return f"{part} is {_format_value(ours)}, recorded was {_format_value(theirs)}"
 
 
 def _describe_difference(ours: JsonValue, theirs: JsonValue) -> str:

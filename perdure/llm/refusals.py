@@ -19,7 +19,7 @@ UNSOURCED = "seen; no public report found"
 
 _REFUSED: Statuses = frozenset({None, 200, 400, 403, 413, 422})
 _SERVED: Statuses = _REFUSED | {500}  # some servers answer a prompt that is too long with 500
-_ANY: Statuses = _SERVED | {401, 402, 429}
+_ANY: Statuses = _SERVED | {401, 402, 412, 429}
 _WRONG: Statuses = frozenset({None, 200, 400, 422})
 _NO_KEY: Statuses = frozenset({None, 200, 401, 403, 500})  # a 400 that speaks of a key has a parameter of that name
 _TOO_LARGE: Statuses = frozenset({413})
@@ -71,9 +71,12 @@ CODES: tuple[Refusal, ...] = (
             ("billing_not_active", _OPENAI, ""),
             ("exceeded_current_quota_error", "https://forum.moonshot.ai/t/429-insufficient-balance/244", ""),
             ("arrearage", _ALIBABA, ""),
+            ("insufficient_balance", "Wei-Shaw/sub2api/issues/890", ""),
             ("blocked_api_access", "https://console.groq.com/docs/spend-limits", ""),
             ("1113", _ZAI, ""),
             ("1310", "openclaw/openclaw/issues/33785", ""),
+            ("accountoverdueerror", "coze-dev/coze-studio/issues/2195", ""),
+            ("budget_exceeded", "BerriAI/litellm/pull/4606", ""),
         ),
     ),
     *_lines(
@@ -120,6 +123,7 @@ CODES: tuple[Refusal, ...] = (
         (
             ("model_not_found", _OPENAI, ""),
             ("model_decommissioned", "crewAIInc/crewAI/issues/1976", ""),
+            ("model_not_supported", "github/copilot-cli/issues/639", ""),
             ("invalid_model", "tmc/langchaingo/issues/1233", ""),
             ("1211", _ZAI, ""),
         ),
@@ -136,9 +140,25 @@ WORDS: tuple[Refusal, ...] = (
             (r"\binsufficient_quota\b", _OPENAI, "no more calls [insufficient_quota]"),
             (r"\bbilling_hard_limit_reached\b", _OPENAI, "stopped [billing_hard_limit_reached]"),
             (r"\bbilling_not_active\b", _OPENAI, "Your account is not active [billing_not_active]"),
-            (r"\binsufficient credits\b", _OPENROUTER, "Insufficient credits. Add more to go on."),
-            ("credit balance is too low", _ANTHROPIC, "Your credit balance is too low to access the Anthropic API."),
-            ("billing hard limit has been reached", _OPENAI, "Billing hard limit has been reached"),
+            (
+                r"\b(insufficient|no) (account )?(balance|credits?|quota)\b",
+                "Wei-Shaw/sub2api/issues/890",
+                "Insufficient account balance",
+            ),
+            (
+                "balance is (too low|insufficient)",
+                _ANTHROPIC,
+                "Your credit balance is too low to access the Anthropic API.",
+            ),
+            ("余额不足", _ZAI, "余额不足或无可用资源包"),
+            # Not of this hour only: those come with a time to wait.
+            (
+                r"\A(?!(?s:.*)\b(retry|try again) (in|after) \d)(?s:.*)"
+                r"(\b(reach\w*|exceed\w*|hit) .{0,40}(spend|spending|usage|billing) (limit|cap)|"
+                r"(spend|spending|usage|billing) (limit|cap) .{0,40}(reached|exceeded))",
+                "anthropics/claude-code/issues/38035",
+                "You have reached your specified API usage limits.",
+            ),
             # The same words come with a time to wait, lines below, when only the quota of this minute is used up.
             (
                 r"\A(?!(?s:.*)\b(retry|try again) (in|after) \d)(?s:.*)"
@@ -149,7 +169,7 @@ WORDS: tuple[Refusal, ...] = (
             (
                 "used all available credits",
                 "continuedev/continue/issues/10373",
-                "Your team has either used all available credits or reached its monthly spending limit.",
+                "Your team has used all available credits.",
             ),
             (
                 "doesn't have any credits",
@@ -157,24 +177,69 @@ WORDS: tuple[Refusal, ...] = (
                 "Your newly created team doesn't have any credits or licenses yet.",
             ),
             (
-                "run out of credits",
+                r"\bout of credits",
                 "Wei-Shaw/sub2api/issues/4069",
                 "You have run out of credits or need a Grok subscription.",
+            ),
+            # Of a proxy's key, of a team and of a deployment.
+            (
+                "budget has been exceeded",
+                "BerriAI/litellm/issues/14144",
+                "Budget has been exceeded! Current cost: 12.0, Max budget: 10.0",
+            ),
+            ("over budget", "BerriAI/litellm/issues/14144", "ExceededBudget: Team=a over budget. Spend=51, Budget=50"),
+            ("crossed budget", "BerriAI/litellm/issues/14144", "No deployments available - crossed budget: 0.4 >= 1d"),
+            # An account that cannot be billed; a permission to look at bills is another matter.
+            (
+                r"\bbilling (is |has been )?(not |disabled|past due)",
+                "GoogleCloudPlatform/java-docs-samples/issues/276",
+                "Project a (#8) has billing disabled. Please enable it.",
+            ),
+            (
+                "billing account for .{1,100} is disabled",
+                "swiss-ai-center/a-guide-to-mlops/pull/102",
+                "The billing account for the owning project is disabled in state absent",
+            ),
+            (
+                "billing (to|must) be enabled",
+                "pgmichael/wavenet-for-chrome/issues/83",
+                "This API method requires billing to be enabled.",
+            ),
+            (
+                "valid credit card on file",
+                "arlanrakh/talk-to-girlfriend-ai/issues/6",
+                "AI Gateway requires a valid credit card on file to service requests.",
+            ),
+            ("billing hard limit", _OPENAI, "Billing hard limit reached"),
+            (
+                "without a billing account",
+                "google-gemini/cookbook/issues/135",
+                "User location is not supported for the API use without a billing account linked.",
+            ),
+            (
+                r"\boverdue balance",
+                "coze-dev/coze-studio/issues/2195",
+                "The request failed because your account has an overdue balance.",
+            ),
+            (
+                "account is in good standing",
+                "infiniflow/ragflow/issues/1552",
+                "Access denied, please make sure your account is in good standing.",
+            ),
+            (
+                "free tier of the model has been exhausted",
+                "APIParkLab/APIPark/issues/394",
+                "The free tier of the model has been exhausted.",
+            ),
+            (
+                r"\binvalid_payment_instrument\b",
+                "Tracer-Cloud/opensre/pull/1811",
+                "Model access is denied due to INVALID_PAYMENT_INSTRUMENT:A valid payment instrument must be provided.",
             ),
             (
                 r"\Akey limit exceeded",
                 "RooCodeInc/Roo-Code/issues/515",
                 "Key limit exceeded (total limit). Manage it using https://openrouter.ai/settings/keys",
-            ),
-            (
-                "reached your specified API usage limits",
-                "anthropics/claude-code/issues/38035",
-                "You have reached your specified API usage limits. You will regain access on 2026-04-01 at 00:00 UTC.",
-            ),
-            (
-                "insufficient balance",
-                "https://forum.moonshot.ai/t/429-insufficient-balance/244",
-                "Your account is suspended due to insufficient balance.",
             ),
         ),
     ),
@@ -183,27 +248,40 @@ WORDS: tuple[Refusal, ...] = (
         _SERVED,
         (
             (r"\bcontext_length_exceeded\b", _OPENAI, "too long [context_length_exceeded]"),
-            ("maximum context length", _OPENAI, "This model's maximum context length is 128000 tokens."),
-            (r"(prompt|input) is too long", _ANTHROPIC, "prompt is too long: 210000 tokens > 200000 maximum"),
             (
-                "longer than the maximum model length",
-                "vllm-project/vllm",
-                "The decoder prompt (length 5951) is longer than the maximum model length of 4096.",
+                r"\b(prompt|input|conversation|context) (is )?too (long|large)",
+                _ANTHROPIC,
+                "prompt is too long: 210000 tokens > 200000 maximum",
             ),
+            (
+                "too long to fit into the model",
+                "vllm-project/vllm/issues/12165",
+                "The prompt (total length 25938) is too long to fit into the model (context length 4096).",
+            ),
+            # What is too long, and its unit; but not how much may come in a minute.
+            (
+                r"\A(?!(?s:.*)per (min|day))(?s:.*)\b(prompt|input)\b.{0,40}\b(length|tokens|count)\b.{0,40} "
+                r"(exceed|only supports|longer than)",
+                "sgl-project/sglang/issues/4048",
+                "Input length (160062 tokens) passes what exceeds the maximum allowed length (59862 tokens).",
+            ),
+            # A limit of the model's, but not that of its answer.
+            (
+                r"\A(?!(?s:.*)max_\w*tokens)(?s:.*)exceed(s|ed)? (the |this |model |model's |available |max )+"
+                r"(context|token) (length|limit|size)",
+                "ollama/ollama",
+                "it exceeded max context length by 100918 tokens",
+            ),
+            (
+                r"(maximum|max) (supported )?sequence length",
+                "sambanova",
+                "the maximum supported sequence length is 4096",
+            ),
+            ("maximum context length", _OPENAI, "This model's maximum context length is 128000 tokens."),
             (
                 r"context length is only \d+ tokens",
                 "anomalyco/opencode",
                 "You passed 100 input tokens. However, the model's context length is only 64 tokens.",
-            ),
-            (
-                r"input length.{0,40} exceeds? (the )?context (length|limit)",
-                "ollama/ollama",
-                "the input length exceeds the context length",
-            ),
-            (
-                "prompt too long; exceeded",
-                "badlogic/pi-mono",
-                "prompt too long; exceeded max context length by 100918 tokens",
             ),
             (
                 "greater than the context length",
@@ -216,14 +294,9 @@ WORDS: tuple[Refusal, ...] = (
                 "the model is loaded with context length of only 32768 tokens, which is not enough.",
             ),
             (
-                "context size has been exceeded",
+                r"context (length|size) (has been )?exceeded",
                 "NousResearch/hermes-agent/issues/348",
                 "Context size has been exceeded.",
-            ),
-            (
-                "exceeds the available context size",
-                "ggml-org/llama.cpp/issues/17284",
-                "the request exceeds the available context size, try increasing it.",
             ),
         ),
     ),
@@ -247,44 +320,29 @@ WORDS: tuple[Refusal, ...] = (
                 "Too many input tokens: 9000",
             ),
             (
-                "exceeds? the maximum number of tokens",
-                "googleapis/python-genai/issues/2050",
-                "The input exceeds the maximum number of tokens allowed (1048576).",
-            ),
-            (
                 r"maximum prompt length is \d+",
                 "cline/cline/issues/3120",
                 "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
             ),
             (
+                r"\bprompt is \d+ tokens but",
+                "jaylfc/taOS/issues/1738",
+                "Prompt is 11543 tokens but the model context window is 4096 tokens.",
+            ),
+            (
+                r"\bmax context: \d",
+                "NotPunchnox/rkllama/issues/25",
+                "prompt gather than max context (prompt: 1299 tokens, max context: 1020)",
+            ),
+            (
+                "exceeded max_prompt_tokens",
+                "continuedev/continue/issues/9971",
+                "number of tokens sent (83121) have exceeded max_prompt_tokens (65536) limit.",
+            ),
+            (
                 "range of input length should be",
                 "QwenLM/qwen-code/issues/3652",
                 "Range of input length should be [1, 983616]",
-            ),
-            (
-                r"prompt token count of \d+ exceeds the limit",
-                "opencode-ai/opencode/issues/305",
-                "prompt token count of 146270 exceeds the limit of 128000",
-            ),
-            (
-                r"token count is \d+ but the model only supports up to \d+",
-                "NousResearch/hermes-agent/pull/99701",
-                "The input token count is 32825 but the model only supports up to 32768",
-            ),
-            (
-                "exceeds the maximum allowed input length",
-                "badlogic/pi-mono/issues/4943",
-                "Input length 131393 exceeds the maximum allowed input length of 131040 tokens.",
-            ),
-            (
-                "is longer than the model's context length",
-                "getkimchi/kimchi/issues/794",
-                "The input (1492905 tokens) is longer than the model's context length (1048576 tokens).",
-            ),
-            (
-                "exceeded model token limit",
-                "MoonshotAI/kimi-cli/issues/2011",
-                "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)",
             ),
             (
                 r"configured context size is \d+",
@@ -296,17 +354,32 @@ WORDS: tuple[Refusal, ...] = (
                 "anomalyco/opencode",
                 "tokens in request more than max tokens allowed",
             ),
+            (
+                r"\A(?!(?s:.*)max_\w*tokens)(?s:.*)only supports (up to )?[\d,]+ (input |context )?tokens",
+                "NousResearch/hermes-agent/pull/99701",
+                "This model only supports up to 32768 tokens",
+            ),
+            (
+                "exceeds? the maximum number of tokens",
+                "googleapis/python-genai/issues/2050",
+                "This exceeds the maximum number of tokens allowed (1048576).",
+            ),
+            (
+                r"`inputs` (tokens \+|must have less than \d)",
+                "huggingface/text-generation-inference/issues/695",
+                "Input validation error: `inputs` must have less than 1024 tokens. Given: 1168",
+            ),
+            (
+                "exceed max message tokens",
+                "bytedance/deer-flow/issues/583",
+                "Total tokens of image and text exceed max message tokens.",
+            ),
+            (
+                "exceeds the maximum message tokens",
+                "bytedance/deer-flow/issues/583",
+                "Total tokens of text and images exceeds the maximum message tokens.",
+            ),
             ("prompt exceeds max length", "badlogic/pi-mono", "Prompt exceeds max length"),
-            (
-                "exceeds maximum allowed token size",
-                "run-llama/llama_index/issues/15180",
-                "Input length 600 exceeds maximum allowed token size 512",
-            ),
-            (
-                "cannot exceed the total tokens limit",
-                UNSOURCED,
-                "the number of input tokens 9000 cannot exceed the total tokens limit 8192 for this model",
-            ),
             (
                 "reduce the length of the messages",
                 "badlogic/pi-mono",
@@ -322,6 +395,11 @@ WORDS: tuple[Refusal, ...] = (
                 r"\btoo large\b",
                 "continuedev/continue/issues/10218",
                 "Request too large for model on tokens per minute (TPM): Limit 12000, Requested 14137",
+            ),
+            (
+                "exceeds the maximum size",
+                "anthropics/anthropic-sdk-python/issues/938",
+                "Request exceeds the maximum size",
             ),
         ),
     ),
@@ -366,26 +444,27 @@ WORDS: tuple[Refusal, ...] = (
         ReasonCode.LLM_CONTENT_FILTERED,
         _REFUSED,
         (
-            (r"\[content_policy", _OPENAI, "rejected [content_policy_violation]"),
+            (r"\[content_policy", _OPENAI, "stopped [content_policy_violation]"),
             (r"\[content_filter", _OPENAI, "rejected [content_filter]"),
             (
                 "content management policy",
                 UNSOURCED,
                 "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
             ),
+            # A verb of refusal, and a policy. A policy alone may be a field of the request.
+            (
+                r"(rejected|blocked|flagged|violat).{0,80}(content_policy_violation|(usage|content) polic|"
+                r"safety\b|usage guidelines|prohibited.content|responsible ai)",
+                "machinewrapped/llm-subtrans/issues/292",
+                "Your request was rejected as a result of our safety system (content_policy_violation)",
+            ),
+            (
+                "(inappropriate|sensitive|unsafe|prohibited) (content|words)|敏感内容|new_sensitive",
+                _ALIBABA,
+                "Input data may contain inappropriate content.",
+            ),
             ("content filter", _ANTHROPIC, "stopped by the content filter"),
-            (
-                "flagged as potentially violating",
-                "BeehiveInnovations/pal-mcp-server/issues/178",
-                "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",
-            ),
-            ("may contain inappropriate content", _ALIBABA, "Input data may contain inappropriate content."),
             ("content exists risk", "deepseek-ai/awesome-deepseek-integration/issues/13", "Content Exists Risk"),
-            (
-                "violates usage guidelines",
-                "UKGovernmentBEIS/inspect_ai/pull/2267",
-                "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO",
-            ),
             ("your input was flagged", _OPENROUTER, "Your chosen model requires moderation and your input was flagged"),
             (r"blocked by (the |a )?guardrail", UNSOURCED, "The request was blocked by a guardrail."),
         ),
@@ -400,7 +479,7 @@ WORDS: tuple[Refusal, ...] = (
                 "The api_key client option must be set either by passing api_key or by an environment variable",
             ),
             (r"\bmissing credentials", "openai/openai-python", "Missing credentials. Please pass one."),
-            (r"\bmissing .{0,40}\bapi.?key", "BerriAI/litellm", "Missing Anthropic API Key"),
+            (r"\bmissing (?!\d).{0,40}\bapi.?key", "BerriAI/litellm", "Missing Anthropic API Key"),
             (r"\bapi.?key .{0,60}(not set|is missing|required)", "BerriAI/litellm", "API key is not set"),
             (r"(didn't|did not) provide an api.?key", _OPENAI, "You didn't provide an API key."),
             ("no auth credentials found", _OPENROUTER, "No auth credentials found"),
@@ -431,7 +510,17 @@ WORDS: tuple[Refusal, ...] = (
                 "OpenRouterTeam/openrouter-examples/issues/74",
                 "claude-sonnet-4-6 is not a valid model ID",
             ),
-            (r"\bmodel not exist\b", "langbot-app/LangBot/issues/1643", "Model Not Exist"),
+            (
+                r"\bmodel( \W\S{1,100})? "
+                r"(not exist\b|does not exist|not found|is not supported(?! \w))",
+                "github/copilot-cli/issues/639",
+                "The requested model is not supported.",
+            ),
+            (
+                "model identifier is invalid",
+                "strands-agents/harness-sdk/issues/38",
+                "The provided model identifier is invalid.",
+            ),
             (r"\Ainvalid model\b", "tmc/langchaingo/issues/1233", "Invalid model: mistral-huge"),
             (
                 r"\bmodel .{0,100}has been decommissioned",
@@ -453,7 +542,10 @@ WORDS: tuple[Refusal, ...] = (
     *_lines(
         ReasonCode.LLM_RATE_LIMITED,
         _IN_A_200,
-        ((r"\[rate_limit_(error|exceeded)\]", _ANTHROPIC, "slow down [rate_limit_error]"),),
+        (
+            (r"(?<!/)\brate.?limit(ed|s|_error|_exceeded)?\b", _ANTHROPIC, "slow down [rate_limit_error]"),
+            ("too many requests", "fastapi's detail, of status 429", "Too many requests"),
+        ),
     ),
     *_lines(
         ReasonCode.LLM_AUTH_ERROR,

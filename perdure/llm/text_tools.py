@@ -52,7 +52,14 @@ class _Reader:
             if marker["result"] and calls:
                 text = text[: marker.start()]
                 break
-            found = self._read_call(marker)
+            if marker["fence"] is not None:
+                found = self._block(marker)
+            elif marker["result"]:
+                found = Found(marker.end())
+            elif quoted_until := self._quoted(marker.start()):
+                found = Found(quoted_until)
+            else:
+                found = self._syntax.read(self._text, marker.start())
             if found.calls:
                 kept.append(text[begin : marker.start()])
                 calls += found.calls
@@ -63,14 +70,6 @@ class _Reader:
             return self._text, ()
         kept.append(text[begin:])
         return "\n\n".join(part.strip() for part in kept if part.strip("[], \t\r\n")), tuple(calls)
-
-    def _read_call(self, marker: re.Match[str]) -> Found:
-        if marker["fence"] is not None:
-            return self._block(marker)
-        if marker["result"]:
-            return Found(marker.end())
-        quoted_until = self._quoted(marker.start())
-        return Found(quoted_until) if quoted_until else self._syntax.read(self._text, marker.start())
 
     def _block(self, fence: re.Match[str]) -> Found:
         """The calls of a code block if it holds nothing else; otherwise the block is a quotation."""
@@ -163,9 +162,9 @@ def describe_tools(mode: ToolMode, tools: Sequence[ToolDeclaration]) -> str:
 def calls_in(mode: ToolMode, text: str, tools: Sequence[ToolDeclaration]) -> tuple[str, tuple[RawCall, ...]]:
     """The text of an answer without its calls, and the calls in order.
 
-    A broken call counts too: its arguments are then the model's text, which is no JSON object. Text between backticks,
-    or in a code block that holds more than calls, is a quotation and no call. If the model makes up a result after a
-    call, the answer ends before it.
+    A broken call counts too: its arguments are then the model's text, which is not a JSON object. Text between
+    backticks, or in a code block that holds more than calls, is a quotation, not a call. If the model makes up a result
+    after a call, the answer ends before it.
     """
     if mode not in _FORMS:
         return text, ()
@@ -174,9 +173,23 @@ def calls_in(mode: ToolMode, text: str, tools: Sequence[ToolDeclaration]) -> tup
 
 def write_calls(mode: ToolMode, calls: Sequence[tuple[str, Mapping[str, JsonValue]]], tools: Tools) -> str:
     """Write calls, given as pairs of a tool's name and arguments, as the model writes them in this mode."""
-    if mode == "pythonic":
-        return f"[{', '.join(_pythonic(name, arguments) for name, arguments in calls)}]"
-    return "\n".join(_write_call(mode, name, arguments, tools.get(name, {})) for name, arguments in calls)
+    written: list[str] = []
+    for name, arguments in calls:
+        if mode == "pythonic":
+            parts = [f"{key}={_to_literal(value)}" for key, value in arguments.items() if _is_name(key)]
+            others = {key: value for key, value in arguments.items() if not _is_name(key)}
+            parts += [f"**{_to_literal(others)}"] if others else []
+            written.append(f"{name}({', '.join(parts)})")
+        elif mode == "xml":
+            schema = tools.get(name, {})
+            lines = "".join(f"{_parameter(key, value, schema)}\n" for key, value in arguments.items())
+            written.append(f'<tool-call name="{name}">\n{lines}</tool-call>')
+        elif mode == "json-in-xml":
+            written.append(f'<tool-call name="{name}">\n{_json(arguments)}\n</tool-call>')
+        else:
+            call = _json({"name": name, "arguments": dict(arguments)})
+            written.append(f"<tool-call>\n{call}\n</tool-call>" if mode == "json-with-tag" else call)
+    return f"[{', '.join(written)}]" if mode == "pythonic" else "\n".join(written)
 
 
 def to_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[ToolDeclaration]) -> list[WireMessage]:
@@ -192,31 +205,23 @@ def to_text(mode: ToolMode, messages: Sequence[WireMessage], tools: Sequence[Too
         if is_result or (open_results and message.get("role") == "user"):
             # Joined, because some models do not take two user messages in a row.
             part = _result(message, names) if is_result else str(message.get("content") or "")
-            _add(told, part, message, joined=open_results)
+            files = message.get("parts")
+            parts = files if isinstance(files, list) else []
+            if open_results:
+                last = told.pop()
+                part = f"{last.get('content')}\n\n{part}"
+                before = last.get("parts")
+                parts = [*(before if isinstance(before, list) else []), *parts]
+            told.append({"role": "user", "content": part, **({"parts": parts} if parts else {})})
         elif calls:
             text = write_calls(mode, [(name, arguments) for _, name, arguments in calls], known)
-            told.append(_answer(message, text))
+            kept = {name: value for name, value in message.items() if name != "tool_calls"}
+            said = message.get("content")
+            told.append({**kept, "content": f"{said}\n\n{text}" if said else text})
         else:
             told.append(message)
         open_results = is_result
     return told
-
-
-def _add(told: list[WireMessage], text: str, message: WireMessage, *, joined: bool) -> None:
-    files = message.get("parts")
-    parts = files if isinstance(files, list) else []
-    if joined:
-        last = told.pop()
-        text = f"{last.get('content')}\n\n{text}"
-        before = last.get("parts")
-        parts = [*(before if isinstance(before, list) else []), *parts]
-    told.append({"role": "user", "content": text, **({"parts": parts} if parts else {})})
-
-
-def _answer(message: WireMessage, calls: str) -> WireMessage:
-    kept = {name: part for name, part in message.items() if name != "tool_calls"}
-    said = message.get("content")
-    return {**kept, "content": f"{said}\n\n{calls}" if said else calls}
 
 
 def _result(message: WireMessage, names: Mapping[str, str]) -> str:
@@ -234,16 +239,6 @@ def _calls(message: WireMessage) -> Iterator[tuple[str, str, dict[str, JsonValue
         if isinstance(call, dict) and isinstance(function, dict):
             arguments = json_object(str(function.get("arguments") or "{}"))
             yield str(call.get("id")), str(function.get("name")), arguments
-
-
-def _write_call(mode: ToolMode, name: str, arguments: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str:
-    if mode == "xml":
-        lines = "".join(f"{_parameter(name, value, schema)}\n" for name, value in arguments.items())
-        return f'<tool-call name="{name}">\n{lines}</tool-call>'
-    if mode == "json-in-xml":
-        return f'<tool-call name="{name}">\n{_json(arguments)}\n</tool-call>'
-    call = _json({"name": name, "arguments": dict(arguments)})
-    return f"<tool-call>\n{call}\n</tool-call>" if mode == "json-with-tag" else call
 
 
 def _json(value: Mapping[str, JsonValue]) -> str:
@@ -265,13 +260,6 @@ def _escape(text: str) -> str:
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("\r", "&#13;")):
         text = text.replace(character, entity)
     return text
-
-
-def _pythonic(name: str, arguments: Mapping[str, JsonValue]) -> str:
-    named = {key: value for key, value in arguments.items() if _is_name(key)}
-    others = {key: value for key, value in arguments.items() if not _is_name(key)}
-    parts = [f"{key}={_to_literal(value)}" for key, value in named.items()]
-    return f"{name}({', '.join([*parts, *([f'**{_to_literal(others)}'] if others else [])])})"
 
 
 def _is_name(key: str) -> bool:

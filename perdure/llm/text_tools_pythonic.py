@@ -41,29 +41,23 @@ class Pythonic:
     def read(self, text: str, at: int) -> Found:
         """Read a list of calls, or a call on a line of its own."""
         is_list = text.startswith("[", at)
-        calls, end = self._read_list(text, at + 1) if is_list else self._read_single(text, at)
+        calls, end = self._read_list(text, at + 1) if is_list else self._call(text, at)
+        if not is_list and end > 0 and _LINE_END.match(text, end) is None:
+            end = -end
         if calls and end > 0:
-            return Found(end, calls if self._is_meant(text, at, end, calls) else ())
+            # A list means calls if it names a known tool, or stands alone on its lines with valid arguments.
+            before = text[max(0, at - 80) : at].rpartition("\n")[2]
+            is_alone = not before.strip() and _LINE_END.match(text, end) is not None
+            is_meant = any(call.name in self._tools for call in calls) or (
+                is_alone and all(call.arguments.startswith("{") for call in calls)
+            )
+            return Found(end, calls if is_meant else ())
         begun = _PYTHON_CALL.match(text, at + is_list)
         is_sentence = calls and not is_list
         if begun is None or begun["name"] not in self._tools or is_sentence:
             return Found(max(-end, at + 1))
         stop = paragraph_end(text, max(-end, begun.end()))
         return Found(stop, (RawCall(begun["name"], text[at:stop].strip()),))
-
-    def _is_meant(self, text: str, at: int, end: int, calls: tuple[RawCall, ...]) -> bool:
-        """Whether a list means calls: it names a known tool, or stands alone on its lines with valid arguments."""
-        if any(call.name in self._tools for call in calls):
-            return True
-        before = text[max(0, at - 80) : at].rpartition("\n")[2]
-        alone = not before.strip() and _LINE_END.match(text, end) is not None
-        return alone and all(call.arguments.startswith("{") for call in calls)
-
-    def _read_single(self, text: str, at: int) -> tuple[tuple[RawCall, ...], int]:
-        calls, end = self._call(text, at)
-        if end > 0 and _LINE_END.match(text, end) is None:
-            return calls, -end
-        return calls, end
 
     def _read_list(self, text: str, at: int) -> tuple[tuple[RawCall, ...], int]:
         """The calls of a list, and its end; a negative number is the place, negated, at which it stops being a list."""
@@ -126,7 +120,13 @@ def read_arguments(text: str, order: Sequence[str]) -> dict[str, JsonValue]:
         arguments = {name: _value(node) for name, node in zip(order, call.args, strict=False)}
         for given in call.keywords:
             value = _value(given.value)
-            arguments |= {given.arg: value} if given.arg is not None else _object(value)
+            if given.arg is not None:
+                arguments[given.arg] = value
+            elif isinstance(value, dict):
+                arguments |= value
+            else:
+                msg = "** needs a dict"
+                raise ValueError(msg)
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(str(error)) from error
     return arguments
@@ -170,11 +170,4 @@ def _key(node: ast.expr | None) -> str:
     if not isinstance(value, str):
         msg = "a key that is no text"
         raise ValueError(msg)  # noqa: TRY004 - every fault in a literal is one
-    return value
-
-
-def _object(value: JsonValue) -> dict[str, JsonValue]:
-    if not isinstance(value, dict):
-        msg = "** needs a dict"
-        raise ValueError(msg)  # noqa: TRY004
     return value

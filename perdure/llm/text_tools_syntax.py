@@ -66,11 +66,7 @@ def read_value(text: str, types: frozenset[str]) -> JsonValue:
         else:
             if "string" not in types or _type(value) in types or (_type(value) == "integer" and "number" in types):
                 return value
-    return _without_frame(text)
-
-
-def _without_frame(text: str) -> str:
-    """A text without the line breaks between it and its tags."""
+    # A text stands without the line breaks between it and its tags.
     head, line_break, rest = text.partition("\n")
     if not line_break or head.strip(" \t"):
         return text
@@ -84,7 +80,7 @@ Tools = Mapping[str, Mapping[str, JsonValue]]
 
 @dataclass(frozen=True)
 class Found:
-    """What was read at a place: calls, or none. Reading goes on at ``end``."""
+    """Reading at a place: calls, or none. Reading goes on at ``end``."""
 
     end: int
     calls: tuple[RawCall, ...] = ()
@@ -175,7 +171,7 @@ _CALL_KEYS = frozenset({"name", "arguments", "parameters", "id", "type"})
 
 
 def _call_of(value: JsonValue, raw: str) -> RawCall | None:
-    """The call in an object with ``name`` and ``arguments``; None if it is no call."""
+    """The call in an object with ``name`` and ``arguments``; None if it is not a call."""
     call = _inner_of(value)
     name = call.get("name")
     return (
@@ -211,13 +207,11 @@ class Objects:
             value, end = _decode_at(text, at)
         except _BrokenError as error:
             return self._read_broken(text, at, error.at)
-        return Found(end, self._calls(value, text[at:end]))
-
-    def _calls(self, value: JsonValue, raw: str) -> tuple[RawCall, ...]:
-        call, keys = _call_of(value, raw), _inner_of(value).keys()
+        call, keys = _call_of(value, text[at:end]), _inner_of(value).keys()
         if call is None or not keys <= _CALL_KEYS:
-            return ()
-        return (call,) if call.name in self._tools or not keys.isdisjoint({"arguments", "parameters"}) else ()
+            return Found(end)
+        is_call = call.name in self._tools or not keys.isdisjoint({"arguments", "parameters"})
+        return Found(end, (call,) if is_call else ())
 
     def _read_broken(self, text: str, at: int, stopped: int) -> Found:
         begun = _NAME_IN_JSON.match(text, at)
@@ -307,25 +301,18 @@ class Tagged:
             return "", at
         cdata = _CDATA.match(text, at)
         if cdata is not None:
-            inner = self._cdata_end(text, cdata.end())
+            if 0 <= self._next_cdata_end < cdata.end():
+                self._next_cdata_end = text.find("]]>", cdata.end())
+            inner = self._next_cdata_end
             end = -1 if inner < 0 else skip(SPACE, text, inner + len("]]>"))
             is_whole = end >= 0 and text.startswith(closer, end)
             return (text[cdata.end() : inner], end + len(closer)) if is_whole else (None, max(end, at))
-        limit = self._call_end(text, at)
-        end = text.find(closer, at, limit)
-        return (None, limit) if end < 0 else (unescape(text[at:end]), end + len(closer))
-
-    def _call_end(self, text: str, at: int) -> int:
-        """The place of the next closing tag of a call, searched only once; ``at`` if there is none."""
         if 0 <= self._next_end < at:
             found = _ANY_END.search(text, at)
             self._next_end = -1 if found is None else found.start()
-        return max(at, self._next_end)
-
-    def _cdata_end(self, text: str, at: int) -> int:
-        if 0 <= self._next_cdata_end < at:
-            self._next_cdata_end = text.find("]]>", at)
-        return self._next_cdata_end
+        limit = max(at, self._next_end)
+        end = text.find(closer, at, limit)
+        return (None, limit) if end < 0 else (unescape(text[at:end]), end + len(closer))
 
 
 def _first_of(found: re.Match[str]) -> str:

@@ -5,7 +5,10 @@ Source of the sizes: Dreadnode's tools (30,000 characters, kept as 15,000 + 15,0
 
 import json
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from inspect import isasyncgen, isawaitable, iscoroutine
 from typing import Literal, cast
 
@@ -13,8 +16,9 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import MAX_BYTES, MEDIA_TYPE, UNKNOWN_TYPE, File, Image
-from perdure.agents.parameters import ReturnValue
-from perdure.contracts.values import JsonValue, replace_surrogates
+from perdure.agents.parameters import ReturnValue, draw_iterators
+from perdure.contracts.plain import is_of, to_plain, to_text
+from perdure.contracts.values import replace_surrogates
 
 OFFLOAD_CHARACTERS = 30_000
 """Characters above which an output is stored as an artifact, of which the model reads head, tail and a handle."""
@@ -39,7 +43,7 @@ def head_and_tail(text: str, limit: int) -> str:
 
 
 def shorten_output(text: str, artifact: str, reader: str | None = None) -> str:
-    """What the model reads in place of a long output that is stored as an artifact.
+    """Shorten a long output that is stored as an artifact, for the model.
 
     ``reader`` is the agent's tool to read on with, if it has one.
     """
@@ -54,7 +58,7 @@ MAX_ALL_BYTES = 50_000_000
 """Largest sum of the images and files of one call in bytes: they are stored in one transaction."""
 
 _WRAPPED = ("Error serializing to JSON: ", "TypeError: ", "ValueError: ")
-"""What pydantic puts before the cause."""
+"""Prefixes that pydantic puts before the cause."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ class Attachments:
 
     def add(self, what: str, media_type: str, data: bytes, file: str | None = None) -> str:
         """Add an image or a file, and return its line."""
-        what = replace_surrogates(" ".join(what.split()))
+        what = replace_surrogates(" ".join(to_text(what).split()))
+        media_type, data = to_text(media_type), cast("bytes", to_plain(data))
+        file = None if file is None else to_text(file)
         media_type = media_type if MEDIA_TYPE.fullmatch(media_type) else UNKNOWN_TYPE
         self._all.append(Attachment(what, media_type, data, file))
         return f"[{what}, {media_type}, {len(data):,} bytes{self._place(len(self._all))}]"
@@ -131,9 +137,17 @@ def parts_of(value: object, attachments: Attachments, annotated: ReturnValue | N
     Raises:
         InvalidOutputError: The value does not fit the body's annotation, or has no JSON form.
     """
-    _refuse_unawaited(value)
-    if annotated is not None:
-        value = annotated.check(value)
+    is_member = is_of(value, Enum) and not is_of(value, str)  # which is JSON, also where it stands for a text
+    plain = value
+    with suppress(RecursionError):  # what is nested too deeply has no JSON form
+        plain = to_plain(value)
+    _refuse_unawaited(plain)
+    checked = value if annotated is None else annotated.check(value)
+    is_same, value = checked is value, checked
+    with suppress(RecursionError):
+        value = draw_iterators(plain if is_same else to_plain(value))
+    if is_member:
+        return [Part("json", _json(value, attachments))]
     values = [value]
     if isinstance(value, list | tuple):
         listed = list(cast("Collection[object]", value))
@@ -185,35 +199,28 @@ def _json(value: object, attachments: Attachments) -> str:
             if "surrogates not allowed" not in str(error):
                 raise
             attachments.forget(before)
-            text = json.dumps(value, ensure_ascii=False, default=lambda inner: _to_plain(inner, attachments))
+            to_plain = partial(
+                to_jsonable_python, inf_nan_mode="constants", fallback=lambda inner: _attach(inner, attachments)
+            )
+            text = json.dumps(value, ensure_ascii=False, default=to_plain)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
-        msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {_cause(error)}"
+        cause = str(error)
+        for wrapper in _WRAPPED:
+            cause = cause.removeprefix(wrapper)
+        if "utf-8 sequence" in cause:
+            cause += "; return perdure.Image or perdure.File for bytes"
+        msg = f"the tool returned a {type(value).__name__} that cannot be written as JSON: {cause}"
         raise InvalidOutputError(msg) from error
     return replace_surrogates(text)
-
-
-def _to_plain(value: object, attachments: Attachments) -> JsonValue:
-    plain: JsonValue = to_jsonable_python(
-        value, inf_nan_mode="constants", fallback=lambda inner: _attach(inner, attachments)
-    )
-    return plain
 
 
 def _attach(value: object, attachments: Attachments) -> str:
     if isinstance(value, Image):
         return attachments.add("image", value.media_type, value.data)
     if isinstance(value, File):
-        return attachments.add(f"file {value.name}", value.media_type, value.data, value.name)
+        return attachments.add(f"file {to_text(value.name)}", value.media_type, value.data, value.name)
     msg = f"a {type(value).__name__} has no JSON form"
     raise TypeError(msg)
-
-
-def _cause(error: Exception) -> str:
-    """The message of pydantic's error without its prefixes."""
-    text = str(error)
-    for wrapper in _WRAPPED:
-        text = text.removeprefix(wrapper)
-    return f"{text}; return perdure.Image or perdure.File for bytes" if "utf-8 sequence" in text else text
 
 
 def output_id(call_id: str) -> str:

@@ -78,16 +78,11 @@ def _require_kind(kind: str, keyword: str) -> Keyword:
             if not allowed or any(validator.is_type(instance, type_name) for type_name in allowed):
                 raise _SaysNothingError
             return
-        yield from (
-            plain(validator, _to_json_schema_pattern(value) if keyword == "pattern" else value, instance, schema) or ()
-        )
+        if keyword == "pattern":  # with JSON schema's meaning of ``$``: Python's also matches before a last line break
+            value = _IN_PATTERN.sub(lambda part: r"\Z" if part[0] == "$" else part[0], value)
+        yield from plain(validator, value, instance, schema) or ()
 
     return check
-
-
-def _to_json_schema_pattern(pattern: str) -> str:
-    r"""The pattern with JSON schema's meaning of ``$``: Python's also matches before a line break at the end."""
-    return _IN_PATTERN.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
 
 
 _KEYWORDS = {keyword: _require_kind(kind, keyword) for kind, keywords in _ABOUT.items() for keyword in keywords.split()}
@@ -102,6 +97,9 @@ MAX_PROBLEM = 500
 
 MAX_SHOWN = 400
 """Longest shown arguments of a call that waits for approval, in characters, without the note on the cut."""
+
+MAX_CALLER_BYTES = 32 * 1024
+"""Largest masked arguments of a call that the caller runs, as JSON in UTF-8; they travel in payloads."""
 
 MAX_ASKED_BYTES = 256 * 1024
 """Largest size of all questions of one answer in bytes, as JSON in UTF-8: one payload holds them and the state."""
@@ -162,9 +160,11 @@ def apply_policy(
     if decided == "deny":
         return replace(call, rejected=_error_of_denial(tool, f"a rule denies this call of {tool.name}"))
     if (tool.interactive or decided == "ask") and definition.interactive == "refuse":
-        what = "answer this" if tool.interactive else "approve this call"
+        what = "run this" if tool.runs == "caller" else "answer this" if tool.interactive else "approve this call"
         message = f"nobody can be asked to {what}: the agent runs without people; go on without {tool.name}"
         return replace(call, rejected=_error_of_denial(tool, message))
+    if tool.runs == "caller":
+        return _ask_caller(call, shown, digest_of(tool.name, _approvable(tool, arguments)))
     if tool.interactive:
         return _ask(call, tool, shown)
     if decided == "ask":
@@ -182,7 +182,8 @@ def reject_oversized(calls: Sequence[PlannedCall]) -> list[PlannedCall]:
         left -= len(call.model_dump_json().encode()) if is_large else 0
         if is_large and left < 0:
             refused = _refuse(call, "too much is asked at once; ask the rest when these are answered")
-            kept.append(replace(refused, needs=None, question="", options=(), digest="", builtin=None))
+            shown = refused.arguments[:MAX_PROBLEM]
+            kept.append(replace(refused, needs=None, question="", options=(), digest="", builtin=None, arguments=shown))
         else:
             kept.append(call)
     return kept
@@ -233,12 +234,25 @@ def _find_duplicate(raw: str) -> str | None:
 
 def _format_for_people(shown: str) -> str:
     """The arguments on one line, with invisible characters escaped; long ones are cut to head and tail."""
-    text = json.dumps(json_object(shown or "{}"), ensure_ascii=False)
-    text = "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+    text = _to_printable(shown)
     if len(text) <= MAX_SHOWN:
         return text
     head, tail = text[: MAX_SHOWN // 2], text[-MAX_SHOWN // 2 :]
     return f"{head} … {len(text) - MAX_SHOWN:,} more characters, see perdure show … {tail}"
+
+
+def _to_printable(shown: str) -> str:
+    """The arguments as JSON on one line, with invisible characters escaped."""
+    text = json.dumps(json_object(shown or "{}"), ensure_ascii=False)
+    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+
+
+def _ask_caller(call: PlannedCall, shown: str, digest: str) -> PlannedCall:
+    """The call with all of its masked arguments, as the caller needs them; too many are refused."""
+    text = _to_printable(shown)
+    if (size := len(text.encode())) > MAX_CALLER_BYTES:
+        return _refuse(call, f"the arguments are {size:,} bytes, and the tool takes {MAX_CALLER_BYTES:,}; send less")
+    return replace(call, needs="result", digest=digest, arguments=text)
 
 
 def _refuse(call: PlannedCall, message: str) -> PlannedCall:
@@ -262,12 +276,12 @@ def _ask(call: PlannedCall, tool: ToolDeclaration, shown: str) -> PlannedCall:
 
 
 def _problem(schema: dict[str, JsonValue], value: JsonValue) -> str | None:
-    """What is wrong with the value, in one phrase; None if nothing is."""
+    """Problem of the value, in one phrase; None if there is none."""
     # With an empty registry, so that nothing is fetched.
     found = next(iter(Watched(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
     return None if found is None else describe_error(found)
 
 
 def describe_error(found: ValidationError) -> str:
-    """What is wrong with a value, without the value itself, which the error's message quotes: it may be a secret."""
+    """Describe a wrong value without the value itself, which the error's message quotes: it may be a secret."""
     return f"at {found.json_path}: {found.validator} {json.dumps(found.validator_value)}"

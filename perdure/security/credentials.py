@@ -1,4 +1,4 @@
-"""What looks like a credential: by its name, by its shape, or by the text before it.
+"""Credentials, recognised by name, by shape, or by the text before them.
 
 The tables are data; the functions at the end are all that :mod:`perdure.security.redaction` uses of them. A pattern of
 a table comes with its replacement, which keeps the text by which the credential is recognised.
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from perdure.contracts.values import JsonValue
+from perdure.security import windows
 
 MASK = "***"
 """The text in place of a secret."""
@@ -197,6 +198,13 @@ _STARRED = re.compile(r"(?<![\w*\-])(?=[\w*\-]*\*{4})(?=[\w*\-]*\w)[\w*\-]+")
 
 _CONTEXTS = (*_CERTAIN, *_LIKELY)
 
+_OF_ADDRESS = re.compile(
+    r"(?P<before>\b[a-z][a-z0-9+.\-]{0,20}://[^\s/:@]{0,200}|(?<![\w/.:-])[\w.\-]{1,100}(?=:[^\s/@]{1,500}@[\w.\-]+:))"
+    r":[^\s]{1,500}@",
+    re.IGNORECASE,
+)
+"""A password behind the user of an address, or of HOST:PORT. It may hold any character, as people write it."""
+
 _AROUND = " \t\n:@\\\"'"
 """Characters that may stand between a credential and the text by which it is recognised."""
 
@@ -228,12 +236,17 @@ def mask_credentials(text: str) -> str:
     if len(text) < SHORTEST_KEY and text.isidentifier():
         return text
     for shape in _SHAPES:
-        text = shape.sub(MASK, text)
+        text = windows.replace(shape, MASK, text)
     folded = text.casefold()
     if any(stem in folded for stem in _STEMS):
         for pattern, replacement in _CONTEXTS:
-            text = pattern.sub(replacement, text)
+            text = windows.replace(pattern, replacement, text)
     return text
+
+
+def mask_addresses(text: str) -> str:
+    """The text without passwords in addresses, also in those that nothing can read as one; otherwise unchanged."""
+    return _OF_ADDRESS.sub(rf"\g<before>:{MASK}@", text)
 
 
 def mask_named(text: str) -> str:
@@ -245,11 +258,11 @@ def find_credentials(text: str) -> Iterator[str]:
     """The parts of a text that :func:`mask_credentials` takes out; only likely ones without a digit are left out."""
     for pattern, _ in _CERTAIN:
         yield from _behind(pattern, text)
-    likely = [match.group() for shape in _SHAPES for match in shape.finditer(text)]
+    likely = [match.group() for shape in _SHAPES for match in windows.find(shape, text)]
     likely += [part for pattern, _ in _LIKELY for part in _behind(pattern, text)]
     yield from (part for part in likely if _DIGIT.search(part))  # without any it may be a word
 
 
 def _behind(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """What stands behind the first group of each match."""
-    return (text[match.end(1) : match.end()].strip(_AROUND) for match in pattern.finditer(text))
+    """Yield the text behind the first group of each match."""
+    return (text[match.end(1) : match.end()].strip(_AROUND) for match in windows.find(pattern, text))

@@ -33,7 +33,17 @@ class HeldText:
     def add(self, piece: str) -> str:
         """Take a piece, and return the text that may be shown now."""
         self._rest += piece
-        settled = self._find_settled()
+        # As much of the rest is settled as no later piece can turn into a part of a secret.
+        rest, settled = self._rest, len(self._rest)
+        for at in range(max(0, len(rest) - self._longest), len(rest)):
+            tail = self._rest[at:]
+            if any(spelling.startswith(tail) for spelling in self._by_first.get(tail[0], ())):
+                settled = at
+                break
+        if settled and ord(rest[settled - 1]) in _HALF:
+            settled -= 1
+        while (earlier := self._find_straddling(settled)) is not None:
+            settled = earlier
         shown, self._rest = self._rest[:settled], self._rest[settled:]
         return self._mask(shown)
 
@@ -51,38 +61,17 @@ class HeldText:
         self._before = masked[-1]
         return masked
 
-    def _find_settled(self) -> int:
-        """Number of characters of the rest that no later piece can turn into a part of a secret."""
-        rest, settled = self._rest, len(self._rest)
-        for at in range(max(0, len(rest) - self._longest), len(rest)):
-            if self._may_begin(at):
-                settled = at
-                break
-        if settled and ord(rest[settled - 1]) in _HALF:
-            settled -= 1
-        while (earlier := self._find_straddling(settled)) is not None:
-            settled = earlier
-        return settled
-
-    def _may_begin(self, at: int) -> bool:
-        """Whether the text from this place to the end is a secret or the beginning of one."""
-        tail = self._rest[at:]
-        return any(spelling.startswith(tail) for spelling in self._by_first.get(tail[0], ()))
-
     def _find_straddling(self, place: int) -> int | None:
         """The start of a secret that this place would cut in two; None if there is none.
 
         A short secret is held back too while what follows may be a long one: beside a mask it stands as a whole word.
         """
-        joins = self._may_begin_a_long_one(place)
+        tail = self._rest[place:]
+        longer = (one for one in self._by_first.get(tail[:1], ()) if len(one) >= SHORTEST_PART)
+        joins = any(one.startswith(tail) for one in longer)
         for at in range(max(0, place - self._longest), place):
             for spelling in self._by_first.get(self._rest[at], ()):
                 end = at + len(spelling) + (joins and len(spelling) < SHORTEST_PART)
                 if end > place and self._rest.startswith(spelling, at):
                     return at
         return None
-
-    def _may_begin_a_long_one(self, at: int) -> bool:
-        tail = self._rest[at:]
-        longer = (one for one in self._by_first.get(tail[:1], ()) if len(one) >= SHORTEST_PART)
-        return any(one.startswith(tail) for one in longer)

@@ -62,7 +62,10 @@ class Keyring:
             msg = "encryption needs the package cryptography, which is not installed; pip install 'perdure[encryption]'"
             raise KeyringError(msg) from None
         self._encrypts = encrypts
-        self.marks = {name: _mark(key) for name, key in keys.items()}
+        self.marks = {
+            name: hmac.digest(key, b"perdure: mark of a key", hashlib.sha256).hex()[:MARK_CHARACTERS]
+            for name, key in keys.items()
+        }
         self._ciphers = {name: AESGCM(key) for name, key in keys.items()}
 
     @classmethod
@@ -88,7 +91,11 @@ class Keyring:
             _check_id(name, position)
             if name in keys:
                 raise KeyringError(f"the id {name!r} stands there twice; give each key an id of its own")
-            keys[name] = _decode(name, encoded)
+            plain = encoded.rstrip("=").translate(str.maketrans("-_", "+/"))
+            try:
+                keys[name] = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+            except (binascii.Error, ValueError):
+                raise KeyringError(f"the key {name!r} is no base64; {MAKE_A_KEY}") from None
         return cls(keys, encrypts=encrypts)
 
     @property
@@ -139,20 +146,8 @@ def entries_of(text: str) -> list[str]:
     return [entry.strip() for line in lines for entry in line.split(",") if entry.strip()]
 
 
-def _mark(key: bytes) -> str:
-    return hmac.digest(key, b"perdure: mark of a key", hashlib.sha256).hex()[:MARK_CHARACTERS]
-
-
 def _check_id(name: str, position: int) -> None:
     if not KEY_ID_FORM.fullmatch(name):
         msg = "has letters, digits, '.', '_' and '-', begins with a letter or digit, and has at most 32 characters"
         # Not quoted, because a key may stand in place of the id.
         raise KeyringError(f"the id of the key at place {position} cannot be one: an id {msg}")
-
-
-def _decode(name: str, encoded: str) -> bytes:
-    plain = encoded.rstrip("=").translate(str.maketrans("-_", "+/"))
-    try:
-        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        raise KeyringError(f"the key {name!r} is no base64; {MAKE_A_KEY}") from None

@@ -7,6 +7,7 @@ arguments are kept in one place, the ledger, as long as a call can run; the comm
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import re
@@ -43,13 +44,22 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
 
 def without_known(text: str, secrets: Collection[str]) -> str:
     """The text without known secrets, also in the spellings of JSON, Python and URLs, and otherwise unchanged."""
-    for secret in sorted(secrets, key=len, reverse=True):
+    for secret, written in _known(frozenset(secrets)):
+        if len(secret) > len(text):
+            continue  # every spelling is at least as long
         if len(secret) >= SHORTEST_PART:
-            for spelling in spellings(secret):
+            for spelling in written:
                 text = text.replace(spelling, MASK)
-        elif len(secret) >= SHORTEST_WORD and secret in text:
+        elif secret in text:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, text)
     return text
+
+
+@functools.lru_cache(maxsize=16)
+def _known(secrets: frozenset[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Each secret that is long enough, with its spellings, the longest first: computed once for a worker's set."""
+    told = (secret for secret in secrets if len(secret) >= SHORTEST_WORD)
+    return tuple((secret, spellings(secret)) for secret in sorted(told, key=lambda one: (-len(one), one)))
 
 
 def spellings(secret: str) -> tuple[str, ...]:
@@ -116,8 +126,9 @@ class _Masking:
         """Mask an object: its names, the values of ``names`` and of credentials' names, and what else needs it."""
         secret = {*names, *credentials.names_in(value)}
         shown: dict[str, JsonValue] = {}
+        numbers: dict[str, int] = {}
         for name, inner in value.items():
-            free = _make_free_name(self._mask_text(name), shown)
+            free = _make_free_name(self._mask_text(name), shown, numbers)
             shown[free] = self._mask_whole(inner) if name in secret else self._mask(inner, depth - 1)
         return shown
 
@@ -158,10 +169,14 @@ class _Masking:
         return shown
 
 
-def _make_free_name(name: str, taken: Collection[str]) -> str:
-    """The name, with a number after it if masking made it equal to another one."""
-    numbered = (name if number == 1 else f"{name}{number}" for number in itertools.count(1))
-    return next(free for free in numbered if free not in taken)
+def _make_free_name(name: str, taken: Collection[str], numbers: dict[str, int]) -> str:
+    """The name, with a number after it if masking made it equal to another one; ``numbers`` are those given so far."""
+    for number in itertools.count(numbers.get(name, 1)):
+        free = name if number == 1 else f"{name}{number}"
+        if free not in taken:
+            numbers[name] = number + 1
+            return free
+    raise AssertionError
 
 
 def _leaves(value: JsonValue) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a turn has spent, and what it takes over from earlier turns (todos, spending), from the store alone."""
+"""Spending of a turn, and what it takes over from earlier turns (todos, spending), from the store alone."""
 
 import json
 from collections.abc import Iterable
@@ -18,8 +18,9 @@ from perdure.contracts.events import (
     load_event,
 )
 from perdure.contracts.hooks import Continue, ModelFallback, ReactStep, TodosChanged
+from perdure.contracts.ids import DELEGATED
 from perdure.contracts.messages import AssistantMessage
-from perdure.contracts.tools import DELEGATED, PlannedCall, Todo, changes_todos
+from perdure.contracts.tools import Todo, changes_todos
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import replace
 from perdure.store import schema
@@ -46,7 +47,7 @@ _DELEGATE = select(_T.c.turn, _T.c.result).where(
 
 
 def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spent, int]:
-    """What a turn and its delegates have spent so far, and the number of the turn's own steps.
+    """Spending of a turn and its delegates so far, and the number of the turn's own steps.
 
     Every model call counts, also one whose answer a hook took back; every try of a failed call counts.
     """
@@ -57,13 +58,26 @@ def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spen
         spent = spent.with_call(step.usage, step.cost_usd)
         for call in step.calls if step.summarised is None else ():
             if call.rejected is None and call.call_id not in not_run:
-                spent = _with_call_of_tool(spent, call)
+                patches = spent.patches + changes_todos(call.builtin)
+                spent = replace(spent, tool_calls=spent.tool_calls + 1, events=spent.events + 1, patches=patches)
     spent = spent.with_failed(_sum_paid(_retries(connection, session, turn), told=_steps_with_told_failures_of(steps)))
     spent = spent.with_failed(_sum_last_tries(connection, session, turn))
     hooks = len(_events(connection, session, turn, "hook_end"))
     spent = replace(spent, behavior_calls=hooks)
     own = max((step.step for step in steps if step.summarised is None), default=0)
-    return _with_delegates(connection, session, turn, spent), own
+    # Delegates count also while they run, and those whose end the log lacks.
+    ends: dict[str, DelegateEnd | None] = {}
+    sessions: dict[str, str] = {}
+    for row in _events(connection, session, turn, "delegate_start", "delegate_end"):
+        event = load_event(json.loads(row.body))
+        if isinstance(event, DelegateStart | DelegateEnd):
+            sessions[event.call_id] = event.delegate
+            ends[event.call_id] = event if isinstance(event, DelegateEnd) else ends.get(event.call_id)
+    for call_id, delegate in sessions.items():
+        used, delegated_steps = _spent_of_delegate(connection, delegate, call_id, ends[call_id])
+        spent = spent.with_delegate(used, delegated_steps)
+        spent = replace(spent, behavior_calls=spent.behavior_calls + 1)
+    return spent, own
 
 
 def paid_of_interrupted(locked: LockedSession, commit: CommitTurn) -> Paid:
@@ -74,7 +88,10 @@ def paid_of_interrupted(locked: LockedSession, commit: CommitTurn) -> Paid:
     session, turn, step = commit.session, commit.turn, commit.aborted_step
     if step is None:
         return Paid()
-    fallback = _fallback(locked.connection, commit)
+    # The fallback that was at work when the turn was stopped; 0 is the agent's own model.
+    stored = {row.key for row in _events(locked.connection, session, turn, "model_fallback")}
+    decided = {f"{turn}/{decision.key}" for decision in commit.decided if isinstance(decision.event, ModelFallback)}
+    fallback = len(stored | decided)
     retries = [retry for retry in _retries(locked.connection, session, turn) if retry[0] == step]
     mine = [(number, retry) for number, retry in retries if retry.fallback == fallback]
     if not mine:
@@ -127,15 +144,6 @@ def _sum_paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset
     return paid
 
 
-def _fallback(connection: Connection, commit: CommitTurn) -> int:
-    """Number of the fallback that was at work when the turn was stopped; 0 is the agent's own model."""
-    stored = {row.key for row in _events(connection, commit.session, commit.turn, "model_fallback")}
-    decided = {
-        f"{commit.turn}/{decision.key}" for decision in commit.decided if isinstance(decision.event, ModelFallback)
-    }
-    return len(stored | decided)
-
-
 def _find_not_run(connection: Connection, session: str, turn: int) -> frozenset[str]:
     """The calls that did not run and used up no budget: a budget was exhausted before, or a hook withdrew them."""
     found: set[str] = set()
@@ -147,31 +155,10 @@ def _find_not_run(connection: Connection, session: str, turn: int) -> frozenset[
     return frozenset(found)
 
 
-def _with_call_of_tool(spent: Spent, call: PlannedCall) -> Spent:
-    patches = spent.patches + changes_todos(call.builtin)
-    return replace(spent, tool_calls=spent.tool_calls + 1, events=spent.events + 1, patches=patches)
-
-
-def _with_delegates(connection: Connection, session: str, turn: int, spent: Spent) -> Spent:
-    """The spending with that of the turn's delegates, also of those that still run, or whose end the log lacks."""
-    ends: dict[str, DelegateEnd | None] = {}
-    sessions: dict[str, str] = {}
-    for row in _events(connection, session, turn, "delegate_start", "delegate_end"):
-        event = load_event(json.loads(row.body))
-        if isinstance(event, DelegateStart | DelegateEnd):
-            sessions[event.call_id] = event.delegate
-            ends[event.call_id] = event if isinstance(event, DelegateEnd) else ends.get(event.call_id)
-    for call_id, delegate in sessions.items():
-        used, steps = _spent_of_delegate(connection, delegate, call_id, ends[call_id])
-        spent = spent.with_delegate(used, steps)
-        spent = replace(spent, behavior_calls=spent.behavior_calls + 1)
-    return spent
-
-
 def _spent_of_delegate(
     connection: Connection, session: str, call_id: str, end: DelegateEnd | None
 ) -> tuple[Spent, int]:
-    """What a delegate has spent, and its steps: by its result, its caller's event, or its own steps so far."""
+    """Spending of a delegate, and its steps: by its result, its caller's event, or its own steps so far."""
     keys = {"session": session, "request_id": f"{DELEGATED}{call_id}"}
     row = connection.execute(_DELEGATE, keys).one_or_none()
     if row is not None and row.result is not None:
@@ -274,7 +261,7 @@ def read_unread_feedback(connection: Connection, session: str, turn: int, result
 
 
 def spent_of_earlier_turns(connection: Connection, session: str, turn: int) -> Spent:
-    """What a session's turns before this one have spent. Their steps are counted as ``delegated_steps``."""
+    """Spending of a session's turns before this one. Their steps are counted as ``delegated_steps``."""
     total = Spent()
     for recorded in connection.scalars(_RESULTS, {"session": session, "turn": turn}):
         result = None if recorded is None else TurnResult.model_validate_json(recorded)

@@ -1,24 +1,23 @@
-"""Where a turn begins: at its session's head, at a checkpoint, in place of another turn, or with a history.
+"""Beginnings of a turn: at its session's head, at a checkpoint, in place of another turn, or with a history.
 
 A checkpoint is not copied. The turn's first step names it as its parent, and holds the results of the checkpoint's
 calls from the ledger: so no call is left without a result, and none runs again.
 """
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, literal, select
 
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import AgentStart
+from perdure.contracts.ids import DELEGATED
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, check_history
-from perdure.contracts.tools import DELEGATED, PlannedCall
+from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import Continuation
 from perdure.store import schema
 from perdure.store.commit_turn import TurnRow, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError
+from perdure.store.owners import find_first_start
 from perdure.store.queries import session as find_session
 from perdure.store.records import StepRecord
 from perdure.store.schema import step_record
@@ -30,10 +29,6 @@ _S = schema.steps
 _OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
 _NUMBERED = select(_S).where(*_OF_TURN, _S.c.step == bindparam("step"))
 _LAST = select(_S.c.step).where(*_OF_TURN).order_by(_S.c.step.desc()).limit(1)
-
-_FIRST_START = select(schema.events.c.body).where(
-    schema.events.c.session == bindparam("session"), schema.events.c.key == "1/agent_start"
-)
 
 _end = (
     select(_S.c.id, _S.c.parent, _S.c.step, literal(0).label("distance"))
@@ -49,7 +44,7 @@ _REACHED = select(_chain.c.id).where(_chain.c.step == bindparam("step")).order_b
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a turn goes on from.
+    """Point that a turn goes on from.
 
     Attributes:
         parent: Id of the parent of the turn's first step; None at the root of a conversation.
@@ -72,7 +67,20 @@ def find_beginning(locked: LockedSession, request: Continuation) -> Beginning:
         ResumeRefusedError: The session cannot go on from there.
     """
     if request.replaces is not None:
-        return _find_beginning_of(locked, request.replaces)
+        # The beginning of a turn that was rolled back: its first step without its prompt.
+        turn = find_turn(locked.connection, locked.session, request.replaces)
+        if turn is None:
+            msg = f"session {locked.session!r} has no turn {request.replaces} that could be rolled back"
+            raise NotFoundError(msg)
+        first = _step_of(locked.connection, turn, 0)
+        has_prompt = bool(first.messages) and isinstance(first.messages[-1], UserMessage)
+        before = first.messages[:-1] if has_prompt else first.messages
+        # A turn that a reply began had taken over the calls that waited; these are their results.
+        messages = (*before, *_results_of_calls(locked.connection, first, turn))
+        origin = ResumeFrom(session=locked.session, turn=0)
+        if first.parent is not None:
+            origin = _origin_at(require_step(locked.connection, first.parent))
+        return Beginning(parent=first.parent, messages=messages, origin=origin)
     if request.resume_from is not None:
         return _find_checkpoint(locked, request.resume_from, request.prompt)
     if not request.history:
@@ -88,30 +96,20 @@ def _find_head(locked: LockedSession) -> Beginning:
     return Beginning(parent=locked.head, stopped=head if head is not None and head.calls else None)
 
 
-def _find_beginning_of(locked: LockedSession, number: int) -> Beginning:
-    """The beginning of a turn that was rolled back: its first step without its prompt."""
-    turn = find_turn(locked.connection, locked.session, number)
-    if turn is None:
-        msg = f"session {locked.session!r} has no turn {number} that could be rolled back"
-        raise NotFoundError(msg)
-    first = _step_of(locked.connection, turn, 0)
-    before = first.messages[:-1] if first.messages and isinstance(first.messages[-1], UserMessage) else first.messages
-    # A turn that a reply began had taken over the calls that waited; these are their results.
-    messages = (*before, *_results_of_calls(locked.connection, first, turn))
-    origin = ResumeFrom(session=locked.session, turn=0)
-    if first.parent is not None:
-        origin = _origin_at(require_step(locked.connection, first.parent))
-    return Beginning(parent=first.parent, messages=messages, origin=origin)
-
-
 def _find_checkpoint(locked: LockedSession, origin: ResumeFrom, prompt: str) -> Beginning:
     forks = origin.session not in {None, locked.session}
     if forks and locked.turn > 0:
         msg = f"session {locked.session!r} exists already; a fork begins a new session: name another id"
         raise ResumeRefusedError(msg)
     session = origin.session or locked.session
+    if forks and find_session(locked.connection, session).tenant != locked.tenant:
+        raise NotFoundError(f"there is no session {session!r}")
     refuse_delegates(locked.connection, session)
-    turn = _turn_of(locked.connection, session, origin.turn)
+    last, turn = find_session(locked.connection, session).turn, None
+    if origin.turn != 0:  # which is the time before the first
+        turn = find_turn(locked.connection, session, last if origin.turn is None else origin.turn)
+        if turn is None:
+            raise NotFoundError(f"session {session!r} has no turn {origin.turn}; its last is {last}")
     if turn is None:
         beginning = Beginning(parent=None, origin=ResumeFrom(session=session, turn=0))
     else:
@@ -134,18 +132,6 @@ def _find_checkpoint(locked: LockedSession, origin: ResumeFrom, prompt: str) -> 
 def _origin_at(step: StepRecord) -> ResumeFrom:
     number = step.step if step.is_checkpoint else step.step - 1
     return ResumeFrom(session=step.session, turn=step.turn, step=number)
-
-
-def _turn_of(connection: Connection, session: str, number: int | None) -> TurnRow | None:
-    """The turn with this number, or the last one; None for 0, the time before the first."""
-    last = find_session(connection, session).turn
-    if number == 0:
-        return None
-    found = find_turn(connection, session, last if number is None else number)
-    if found is None:
-        msg = f"session {session!r} has no turn {number}; its last is {last}"
-        raise NotFoundError(msg)
-    return found
 
 
 def _step_of(connection: Connection, turn: TurnRow, number: int | None) -> StepRecord:
@@ -195,18 +181,15 @@ def _withdrawn_result_of(call: PlannedCall) -> ToolMessage:
 
 def _need_something_to_answer(connection: Connection, beginning: Beginning, session: str) -> None:
     """Refuse a turn without a prompt if the conversation ends with an answer: a model cannot answer itself."""
-    last = _find_last_message(connection, beginning.messages, beginning.parent)
+    messages, parent = beginning.messages, beginning.parent
+    while not messages and parent is not None:
+        step = require_step(connection, parent)
+        messages, parent = step.messages, step.parent
+    last = messages[-1] if messages else None
     if last is None or isinstance(last, AssistantMessage):
         said = "an answer of the model" if last is not None else "nothing yet"
         msg = f"the conversation of session {session!r} ends there with {said}; give a prompt to go on with"
         raise ResumeRefusedError(msg)
-
-
-def _find_last_message(connection: Connection, messages: Sequence[Message], parent: str | None) -> Message | None:
-    while not messages and parent is not None:
-        step = require_step(connection, parent)
-        messages, parent = step.messages, step.parent
-    return messages[-1] if messages else None
 
 
 def refuse_delegates(connection: Connection, session: str) -> None:
@@ -215,9 +198,9 @@ def refuse_delegates(connection: Connection, session: str) -> None:
     Raises:
         ResumeRefusedError: The session is a delegate's.
     """
-    body = connection.scalar(_FIRST_START, {"session": session})
-    if body is not None:
-        caller = AgentStart.model_validate(json.loads(body)).delegated_by
+    start = find_first_start(connection, session)
+    if start is not None:
+        caller = start.delegated_by
         named = None if caller is None else f"{caller!r}, which called it"
     else:  # a sweep may have deleted the event
         first = find_turn(connection, session, 1)

@@ -14,7 +14,6 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import AgentError, AgentStart, GenerationEnd, GenerationRetry, load_event
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import PlannedCall
-from perdure.contracts.turns import StopReason
 from perdure.store import schema
 from perdure.store.agents import definition as find_definition
 from perdure.store.queries import session as find_session
@@ -22,7 +21,7 @@ from perdure.store.queries import steps as all_steps
 from perdure.store.queries import turns as all_turns
 from perdure.store.records import StepRecord, TurnRecord
 from perdure.store.steps import conversation
-from perdure.store.tool_calls import read_results
+from perdure.store.tool_calls import CallRow, read_results
 
 _E = schema.events
 _EVENTS = (
@@ -37,7 +36,7 @@ _EVENTS = (
 
 @dataclass
 class _Log:
-    """What the event log adds to the steps, by turn or by turn and step."""
+    """Additions of the event log to the steps, by turn or by turn and step."""
 
     starts: dict[int, AgentStart] = field(default_factory=dict)
     errors: dict[int, ErrorDetail] = field(default_factory=dict)
@@ -76,7 +75,7 @@ class _Calls:
             return cls()
         tools = find_definition(connection, definition).tools
         delegates = {tool.name for tool in tools if tool.delegate is not None or tool.builtin == "await_delegate"}
-        waits = {_waits_for(call, rows[call.call_id].state, delegates) for call in pending}
+        waits = {_waits_for(call, rows[call.call_id], delegates) for call in pending}
         results = tuple(ended[call.call_id] for call in step.calls if call not in pending)
         return cls(tuple(pending), results, None if None in waits else min(waits, key=_FIRST.index))
 
@@ -85,11 +84,12 @@ _FIRST = (CheckpointStatus.STOPPED_BY_DELEGATE, CheckpointStatus.STOPPED_BY_INTE
 """The order of importance: if some calls wait for delegates and some for people, the first counts."""
 
 
-def _waits_for(call: PlannedCall, state: str, delegates: Collection[str]) -> CheckpointStatus | None:
+def _waits_for(call: PlannedCall, row: CallRow, delegates: Collection[str]) -> CheckpointStatus | None:
     """Whether a call without a result waits for a delegate or a person; None if it runs, or is about to."""
     if call.tool in delegates:
         return CheckpointStatus.STOPPED_BY_DELEGATE
-    return CheckpointStatus.STOPPED_BY_INTERACTIVE_TOOL if call.needs is not None and state != "claimed" else None
+    asks = call.needs is not None or row.message is not None  # a question of an MCP server
+    return CheckpointStatus.STOPPED_BY_INTERACTIVE_TOOL if asks and row.state != "claimed" else None
 
 
 def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
@@ -104,8 +104,10 @@ def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
     sizes: dict[str, int] = {}
     by_turn: dict[int, list[StepRecord]] = {}
     for step in all_steps(connection, session):
-        before = _messages_before(connection, step, sizes)
-        sizes[step.id] = len(step.messages) + (before if step.summarised is None else 0)
+        if step.parent is not None and step.parent not in sizes:  # a fork: it began in another session
+            sizes[step.parent] = len(conversation(connection, step.parent))
+        before = 0 if step.parent is None or step.summarised is not None else sizes[step.parent]
+        sizes[step.id] = len(step.messages) + before
         if step.turn in turns and step.is_checkpoint:
             by_turn.setdefault(step.turn, []).append(step)
     return tuple(
@@ -113,14 +115,6 @@ def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
         for turn, steps in by_turn.items()
         for checkpoint in _checkpoints_of_turn(connection, turns[turn], steps, log, sizes)
     )
-
-
-def _messages_before(connection: Connection, step: StepRecord, sizes: dict[str, int]) -> int:
-    if step.parent is None:
-        return 0
-    if step.parent not in sizes:  # a fork: the conversation began in another session
-        sizes[step.parent] = len(conversation(connection, step.parent))
-    return sizes[step.parent]
 
 
 def _checkpoints_of_turn(
@@ -134,7 +128,11 @@ def _checkpoints_of_turn(
             continue
         last = after is None
         stands = _Calls.read(connection, step, turn.definition) if last else _Calls()
-        stop = turn.result.stop_reason if last and turn.result is not None else None
+        status = stands.waits or CheckpointStatus.PROCEEDING
+        if last and turn.result is not None:
+            status = turn.result.stop_reason.checkpoint_status
+        elif step.step == 0 and not step.calls:
+            status = CheckpointStatus.INIT
         window = start.context_window if start is not None else None
         tokens = 0 if step.summarised is not None else step.usage.total_tokens
         yield Checkpoint(
@@ -142,7 +140,7 @@ def _checkpoints_of_turn(
             session=step.session,
             turn=step.turn,
             step=step.step,
-            status=_status(step, stop, stands),
+            status=status,
             agent=turn.agent,
             model=log.models.get((step.turn, step.step)) or (start.model if start is not None else ""),
             messages=sizes[step.id],
@@ -156,11 +154,3 @@ def _checkpoints_of_turn(
             partial_results=stands.results,
             error=log.errors.get(step.turn) if last else None,
         )
-
-
-def _status(step: StepRecord, stop: StopReason | None, stands: _Calls) -> CheckpointStatus:
-    if stop is not None:
-        return stop.checkpoint_status
-    if step.step == 0 and not step.calls:
-        return CheckpointStatus.INIT
-    return stands.waits or CheckpointStatus.PROCEEDING

@@ -13,16 +13,17 @@ from perdure.contracts.events import (
     UserMessageReceived,
     to_events,
 )
+from perdure.contracts.ids import DELEGATED
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
-from perdure.contracts.tools import DELEGATED, Delegated, DelegateReport, FinishCall
+from perdure.contracts.tools import Delegated, DelegateReport, FinishCall
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, replace
 from perdure.store import schema
 from perdure.store.accounting import paid_of_interrupted, spent_of_turn, todos_in
 from perdure.store.errors import NotFoundError
+from perdure.store.keys.sealing import Content
 from perdure.store.records import Committed, StepRecord
 from perdure.store.schema import step_id
-from perdure.store.sealing import Content
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import insert_step, require_step
 from perdure.store.tool_calls import OpenCalls, forget_arguments
@@ -69,7 +70,9 @@ def commit_turn(connection: Connection, commit: CommitTurn) -> Committed:
         result = TurnResult.model_validate_json(row.result)
         return Committed(result=result, first=False, started_at=row.started_at, ended_at=row.ended_at)
     if commit.abandoned:
-        _need_same_call(row, commit)
+        if commit.delegated is None or row.request_id != f"{DELEGATED}{commit.delegated.call_id}":
+            msg = f"turn {commit.turn} of session {commit.session!r} is of another request"
+            raise NotFoundError(msg)
         result = close_abandoned(locked, row, commit.delegated)
     else:
         try:
@@ -113,23 +116,40 @@ def find_turn_of_request(connection: Connection, session: str, request_id: str) 
     return connection.execute(_FIND_BY_REQUEST, {"session": session, "request_id": request_id}).one_or_none()
 
 
-def _need_same_call(row: TurnRow, commit: CommitTurn) -> None:
-    if commit.delegated is None or row.request_id != f"{DELEGATED}{commit.delegated.call_id}":
-        msg = f"turn {commit.turn} of session {commit.session!r} is of another request"
-        raise NotFoundError(msg)
+def close_lost_turn(connection: Connection, session: str, turn: int, *, reason: str) -> TurnResult | None:
+    """End this turn as cancelled, which its workflow cannot do; None if it is not open."""
+    locked = LockedSession.find(connection, session)
+    row = find_turn(connection, session, turn)
+    if locked is None or row is None or locked.open_turn != turn:
+        return None
+    error = ErrorDetail(
+        code=ReasonCode.RUNTIME_ABORTED, title="runtime", message=f"{ABORTED}: {reason}" if reason else ABORTED
+    )
+    result = close_abandoned(locked, row, end=(StopReason.CANCELLED, error))
+    locked.save()
+    return result
 
 
-def close_abandoned(locked: LockedSession, row: TurnRow, delegated: Delegated | None = None) -> TurnResult:
-    """End a turn whose workflow is gone, from the last step it stored."""
+def close_abandoned(
+    locked: LockedSession,
+    row: TurnRow,
+    delegated: Delegated | None = None,
+    end: tuple[StopReason, ErrorDetail] | None = None,
+) -> TurnResult:
+    """End a turn whose workflow is gone, from the last step it stored; as an error unless ``end`` says otherwise."""
     tip = require_step(locked.connection, locked.tip or "")
     code = ReasonCode.RUNTIME_TURN_CLOSED
+    why, error = end or (
+        StopReason.ERROR,
+        ErrorDetail(code=code, title="runtime", message=REASONS[code].text),
+    )
     spent, steps = spent_of_turn(locked.connection, locked.session, row.turn)
     commit = CommitTurn(
         session=locked.session,
         turn=row.turn,
         tip=tip.id,
-        stop_reason=StopReason.ERROR,
-        error=ErrorDetail(code=code, title="runtime", message=REASONS[code].text),
+        stop_reason=why,
+        error=error,
         steps=steps,
         spent=spent,
         call_ids=tuple(call.call_id for call in tip.calls),
@@ -249,7 +269,11 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
 def output_of(tip: StepRecord, commit: CommitTurn) -> str:
     """The text of the result: the summary of a carried-out ``finish``, or else the last answer."""
     if commit.stop_reason is StopReason.FINISHED and commit.stopped_by is None:
-        summary = _summary(tip, commit)
+        # After an approval, ``finish`` stands in the answer of the turn before.
+        done = {outcome.call_id for outcome in commit.failed if outcome.error is None}
+        calls = (call for call in tip.calls if commit.steps or call.call_id in done)
+        said = (call.builtin.summary for call in calls if isinstance(call.builtin, FinishCall) and not call.rejected)
+        summary = next((summary for summary in said if summary), "")
         if summary:
             return summary
     answer = _answer(tip, commit)
@@ -258,14 +282,6 @@ def output_of(tip: StepRecord, commit: CommitTurn) -> str:
     if len(answer.content) <= MAX_OUTPUT_CHARACTERS:
         return answer.content
     return answer.content[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
-
-
-def _summary(tip: StepRecord, commit: CommitTurn) -> str:
-    """The summary in the call of ``finish``; after an approval, in the answer of the turn before."""
-    done = {outcome.call_id for outcome in commit.failed if outcome.error is None}
-    calls = (call for call in tip.calls if commit.steps or call.call_id in done)
-    said = (call.builtin.summary for call in calls if isinstance(call.builtin, FinishCall) and not call.rejected)
-    return next((summary for summary in said if summary), "")
 
 
 def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:

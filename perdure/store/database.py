@@ -3,9 +3,10 @@
 import os
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from threading import Timer
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, make_url
@@ -25,6 +26,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from perdure.local_files import make_folder, open_private
 from perdure.store.errors import StoreConfigError, StoreError, StoreUnavailableError
+from perdure.store.outages import find_outage
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ class Address:
         """Parse the address; ``setting`` is the variable that a refusal names.
 
         Raises:
-            StoreConfigError: It is no URL, or of a database that perdure does not support.
+            StoreConfigError: It is not a URL, or of a database that perdure does not support.
         """
         fix = f"set {setting} to sqlite:///FILE or postgresql://…"
         try:
@@ -129,7 +131,12 @@ def connect(address: Address) -> Engine:
         StoreConfigError: The driver is not installed or too old, or the address has an option that it does not take.
     """
     if not address.sqlite:
-        return _postgresql(address)
+        try:
+            from perdure.store.postgresql import make_engine  # noqa: PLC0415 - psycopg is an extra
+        except ModuleNotFoundError as error:
+            msg = f"the store {address} needs the package psycopg, which is not installed"
+            raise StoreConfigError(msg) from error
+        return make_engine(address.url, connections=POSTGRESQL_CONNECTIONS, patience=BUSY_TIMEOUT)
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         needed = ".".join(map(str, OLDEST_SQLITE))
         msg = (
@@ -156,15 +163,6 @@ def connect(address: Address) -> Engine:
     return engine
 
 
-def _postgresql(address: Address) -> Engine:
-    try:
-        from perdure.store.postgresql import make_engine  # noqa: PLC0415 - psycopg is an extra
-    except ModuleNotFoundError as error:
-        msg = f"the store {address} needs the package psycopg, which is not installed"
-        raise StoreConfigError(msg) from error
-    return make_engine(address.url, connections=POSTGRESQL_CONNECTIONS, patience=BUSY_TIMEOUT)
-
-
 def _set_pragmas(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA synchronous=NORMAL")
@@ -180,6 +178,10 @@ def begin_writing(engine: Engine) -> Generator[Connection]:
         if connection.dialect.name == "sqlite":
             # A reader that becomes a writer fails at once if another one writes; BEGIN IMMEDIATE waits instead.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            from perdure.store.postgresql import begin  # noqa: PLC0415 - psycopg is an extra
+
+            begin(connection)
         yield connection
 
 
@@ -195,20 +197,23 @@ def translate_errors(address: Address, kind: str = "store") -> Generator[None]:
         yield
     except (IntegrityError, DataError, ProgrammingError, NotSupportedError) as error:
         if getattr(error.orig, "sqlstate", None) in _PASSING:
-            raise StoreUnavailableError(_describe_unusable(kind, address, error)) from None
+            raise _unusable(kind, address, error) from None
         msg = f"the {kind} {address} refused a statement: {_cause(address, error)}"
         raise StoreError(msg) from error
     except (DBAPIError, PoolTimeoutError, OSError) as error:
         # Drivers repeat parts of the address in their own text, so the chain ends here.
-        raise StoreUnavailableError(_describe_unusable(kind, address, error)) from None
+        raise _unusable(kind, address, error) from None
     except StatementError as error:
         if isinstance(error.orig, StoreError):  # raised by a column that seals or opens
             raise error.orig from None
         raise
 
 
-def _describe_unusable(kind: str, address: Address, error: BaseException) -> str:
-    return f"the {kind} {address} cannot be used: {_cause(address, error)}"
+def _unusable(kind: str, address: Address, error: BaseException) -> StoreUnavailableError:
+    origin = error.orig if isinstance(error, DBAPIError) else error
+    outage = find_outage(getattr(origin, "sqlstate", None), str(origin))
+    text = f"the {kind} {address} cannot be used: {_cause(address, error)}"
+    return StoreUnavailableError(text, fix=outage.fix, cause=outage.cause)
 
 
 def _cause(address: Address, error: BaseException) -> str:
@@ -224,6 +229,9 @@ _BLINK_MS = 50
 _WIPED = "perdure_wiped"
 _TRUNCATE = "PRAGMA wal_checkpoint(TRUNCATE)"
 
+FIRST_RETRY, LONGEST_RETRY = 0.1, 10.0
+"""Seconds until the write-ahead log is truncated that a reader needed; doubled after each try."""
+
 
 def create_file(path: Path) -> None:
     """Make an empty file and its folder, for their owner alone. SQLite gives ``-wal`` and ``-shm`` the same mode."""
@@ -238,7 +246,9 @@ class SqliteFile:
         self.path = path
         self._parts = [Path(f"{path.absolute()}{ending}") for ending in _PARTS]
         self._opened: dict[Path, tuple[int, int]] = {}
-        self._has_wiped = True  # a process that was killed may have
+        self._wiped, self._shortened = 1, 0  # a process that was killed may have wiped something, too
+        self._retry: Timer | None = None
+        self._is_closed = False
 
     def require_same(self) -> None:
         """Refuse to write if the file was deleted or replaced since it was opened.
@@ -249,7 +259,10 @@ class SqliteFile:
             StoreUnavailableError: The file, its ``-wal`` or its ``-shm`` was deleted or replaced.
         """
         for part in self._parts:
-            now = _identity_of(part)
+            now: tuple[int, int] | None = None
+            with suppress(FileNotFoundError):
+                there = part.stat()
+                now = there.st_dev, there.st_ino
             before = self._opened.get(part) if now is None else self._opened.setdefault(part, now)
             if now != before:
                 msg = (
@@ -258,33 +271,44 @@ class SqliteFile:
                 )
                 raise StoreUnavailableError(msg)
 
-    def note_wiped(self, connection: Connection) -> None:
-        """Note whether a transaction has wiped content (see :func:`mark_wiped`)."""
-        self._has_wiped = connection.info.pop(_WIPED, False) or self._has_wiped
+    def note_wiped(self) -> None:
+        """Note a committed transaction that has wiped content (see :func:`mark_wiped`)."""
+        self._wiped += 1
 
-    def shorten_log(self, engine: Engine) -> None:
-        """Truncate the write-ahead log if it may still hold wiped content. A running reader delays that."""
-        if not self._has_wiped:
+    def shorten_log(self, engine: Engine, wait: float = FIRST_RETRY) -> None:
+        """Truncate the write-ahead log if it may still hold wiped content; where a reader needs it, later."""
+        wiped = self._wiped
+        if wiped == self._shortened:
             return
         try:
             with engine.connect() as connection, _wait_briefly(connection):
                 busy, _, _ = connection.exec_driver_sql(_TRUNCATE).one()
-        except DBAPIError:  # for example a full disk: the write itself is committed, and the next one tries again
-            return
-        self._has_wiped = bool(busy)
+        except DBAPIError:  # for example a full disk; the write itself is committed
+            busy = True
+        if not busy:
+            self._shortened = wiped
+        elif self._retry is None and not self._is_closed:
+            self._retry = Timer(wait, self._shorten_again, (engine, min(2 * wait, LONGEST_RETRY)))
+            self._retry.daemon = True
+            self._retry.start()
+
+    def _shorten_again(self, engine: Engine, wait: float) -> None:
+        self._retry = None
+        with suppress(StoreUnavailableError):  # every write is refused then, too
+            self.require_same()
+            self.shorten_log(engine, wait)
+
+    def close(self) -> None:
+        """Try no more: with the last connection SQLite folds the log into the file."""
+        self._is_closed = True
+        if (retry := self._retry) is not None:
+            retry.cancel()
+            retry.join()
 
 
 def mark_wiped(connection: Connection) -> None:
     """Mark this transaction as one that wipes content which nobody may read any more."""
     connection.info[_WIPED] = True
-
-
-def _identity_of(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 @contextmanager
@@ -302,8 +326,7 @@ class Database:
     """This process's connections to a database, and the transactions over them.
 
     Attributes:
-        engine: For transactions.
-        reading: For reads: each is one statement, or reads rows that never change, so it needs no transaction.
+        engine: Begins no transaction by itself: a read is one statement, or reads rows that never change.
         file: The file of a SQLite database, if its address has a path.
     """
 
@@ -314,16 +337,13 @@ class Database:
             StoreConfigError: The driver is not installed, or the address has an option that it does not take.
         """
         self.engine = connect(address)
-        self.reading = self.engine
-        if not address.sqlite:
-            self.reading = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self.file = SqliteFile(address.file) if address.file is not None and address.has_plain_file else None
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Do work that only reads; once more if the connection has died since its last use."""
 
         def read_once() -> T:
-            with self.reading.connect() as connection:
+            with self.engine.connect() as connection:
                 return work(connection)
 
         try:
@@ -346,9 +366,10 @@ class Database:
                 if self.file is not None:
                     self.file.require_same()
                 result = work(connection)
-                if self.file is not None:
-                    self.file.note_wiped(connection)
+                has_wiped = connection.info.pop(_WIPED, False)
                 committing = True
+            if self.file is not None and has_wiped:
+                self.file.note_wiped()
             return result
 
         try:
@@ -363,3 +384,9 @@ class Database:
         """Truncate the write-ahead log of a SQLite file if it may still hold wiped content."""
         if self.file is not None:
             self.file.shorten_log(self.engine)
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self.file is not None:
+            self.file.close()
+        self.engine.dispose()

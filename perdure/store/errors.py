@@ -1,6 +1,23 @@
 """Errors of the transcript store."""
 
+from enum import StrEnum
+
 from perdure.contracts.errors import PerdureError
+
+
+class RefusalCause(StrEnum):
+    """Cause of a database's refusal, as a label of the metric that counts refusals."""
+
+    FULL = "full"
+    """Its disk has no space."""
+    READ_ONLY = "read_only"
+    """It takes no writes: a standby, or a file without the right to write it."""
+    CONNECTIONS = "connections"
+    """It takes no more connections."""
+    STARTING = "starting"
+    """It starts or stops."""
+    OTHER = "other"
+    """It is unreachable, locked or damaged, or lacks tables, rights or keys."""
 
 
 class StoreError(PerdureError):
@@ -8,7 +25,12 @@ class StoreError(PerdureError):
 
 
 class StoreUnavailableError(StoreError):
-    """The database cannot be reached, is locked or is full. Waiting may help."""
+    """The database cannot be reached, is locked or is full. Waiting may help; the message ends with ``fix``, if any."""
+
+    def __init__(self, message: str, *, fix: str = "", cause: RefusalCause = RefusalCause.OTHER) -> None:
+        super().__init__(f"{message}; {fix}" if fix else message)
+        self.fix = fix
+        self.cause = cause
 
 
 class StoreConfigError(StoreError):
@@ -53,3 +75,7 @@ class TurnBlockedError(StoreError):
 
 class ResumeRefusedError(StoreError):
     """The session cannot go on from that checkpoint; the message says why, and what can be done."""
+
+
+class ReservedIdError(ResumeRefusedError):
+    """No caller may begin a session of that id, or write that request id."""

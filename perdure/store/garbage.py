@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, i
 
 from perdure.store import schema
 from perdure.store.database import mark_wiped
-from perdure.store.erase import KEPT
+from perdure.store.keys.erase import KEPT
 from perdure.store.webhooks import key_holder_of
 
 YOUNG = timedelta(days=1)

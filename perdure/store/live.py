@@ -30,8 +30,8 @@ from perdure.store import schema
 from perdure.store.database import Address, connect, create_file
 from perdure.store.doorbell import DELTAS_CHANNEL, Doorbell
 from perdure.store.errors import StoreError
+from perdure.store.keys.sealing import Content, TextSealer
 from perdure.store.schema import upsert
-from perdure.store.sealing import Content, TextSealer
 
 LONGEST_PAYLOAD = 7_000
 """Largest notification in bytes; of a larger delta it holds the key alone. PostgreSQL's limit is 8,000."""
@@ -142,7 +142,7 @@ class Live:
             self._hear(delta)
 
     async def since(self, session: str, after: Place = START) -> tuple[Delta, ...]:
-        """What is kept of the session's newest attempt after a place, in order."""
+        """Kept deltas of the session's newest attempt after a place, in order."""
         return _newest(delta for delta in self._kept.get(session, ()) if delta.place > after)
 
     async def forget(self, session: str, turn: int, step: int) -> None:
@@ -222,7 +222,7 @@ class _Attended(Live):
         await self._run(lambda: self._insert(sealed))
 
     async def since(self, session: str, after: Place = START) -> tuple[Delta, ...]:
-        """What is kept of the session's newest attempt after a place, in order."""
+        """Kept deltas of the session's newest attempt after a place, in order."""
         found = await self._run(lambda: self._select(session, after))
         return _newest([await self._open(delta) for delta in found])
 

@@ -78,7 +78,19 @@ def prepare(engine: Engine, address: Address, *, upgrade: bool) -> None:
     if not found.pending:
         return
     if upgrade:
-        _upgrade(engine, address)
+        if address.file is not None:
+            write_ahead(engine)
+        with (
+            _upgrading,
+            begin_writing(engine) as connection,
+            _without_timeout(connection, address),
+        ):
+            lock_migrations(connection)
+            found = _schema(connection)
+            _refuse_unknown(address, found)
+            if found.pending:
+                _run_alembic(connection, found)
+                _set_oldest(connection, found)
         return
     state = "no tables yet" if found.applied is None else f"the schema {found.applied}"
     msg = (
@@ -124,22 +136,6 @@ def migrate(url: str) -> tuple[str, ...]:
     finally:
         engine.dispose()
     return before.pending
-
-
-def _upgrade(engine: Engine, address: Address) -> None:
-    if address.file is not None:
-        write_ahead(engine)
-    with (
-        _upgrading,
-        begin_writing(engine) as connection,
-        _without_timeout(connection, address),
-    ):
-        lock_migrations(connection)
-        found = _schema(connection)
-        _refuse_unknown(address, found)
-        if found.pending:
-            _run_alembic(connection, found)
-            _set_oldest(connection, found)
 
 
 def _without_timeout(connection: Connection, address: Address) -> AbstractContextManager[None]:

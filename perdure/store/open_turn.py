@@ -8,6 +8,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import AgentStart, NewEvent
+from perdure.contracts.input_requests import call_id_of
 from perdure.contracts.messages import UserMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.traces import TurnTrace
@@ -26,12 +27,14 @@ from perdure.store.beginnings import Beginning, find_beginning, refuse_delegates
 from perdure.store.blocks import require_unblocked
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn, find_turn_of_request
 from perdure.store.errors import StoreError, TurnMismatchError
+from perdure.store.ids import new_seed
+from perdure.store.owners import require_owner
 from perdure.store.queries import store_id
 from perdure.store.records import ClaimedTurn, SessionBefore, StepRecord, TurnBefore
 from perdure.store.schema import step_id
 from perdure.store.session_lock import LockedSession
 from perdure.store.slots import SlotLimit, take_slot
-from perdure.store.steps import find_step, insert_step
+from perdure.store.steps import counted_tokens, find_step, insert_step
 from perdure.store.tool_calls import OpenCalls, read_results, take_over_calls
 
 _T, _S = schema.turns, schema.steps
@@ -61,24 +64,25 @@ def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
     elif origin is not None and origin.session is not None:
         source = connection.execute(_LAST, {"session": origin.session}).one_or_none()
     stopped = last if begun is None else find_turn(connection, session, begun.turn - 1)
+    is_cut_off = stopped is not None and (
+        stopped.result is None or stopped.reason_code == ReasonCode.RUNTIME_TURN_CLOSED
+    )
     before = SessionBefore(
         last=_turn_before(last),
         begun=_turn_before(begun),
         source=_turn_before(source),
-        cut_off=None if stopped is None or not _is_cut_off(stopped) else stopped.turn,
+        cut_off=stopped.turn if is_cut_off and stopped is not None else None,
     )
     if opening.request.reply is None or stopped is None or stopped.result is None:
         return before
     step = find_step(connection, stopped.last_step)
     calls = () if step is None else step.calls
     ended, _ = read_results(connection, session, calls, (begun or stopped).turn)
-    waiting = frozenset(call.call_id for call in calls if call.needs is not None and call.call_id not in ended)
     requests = TurnResult.model_validate_json(stopped.result).requests
+    asked = {call_id_of(request.request_id) for request in requests}
+    needing = {call.call_id for call in calls if call.needs is not None or call.call_id in asked}
+    waiting = frozenset(needing - ended.keys())
     return replace(before, calls=calls, waiting=waiting, requests=requests)
-
-
-def _is_cut_off(row: TurnRow) -> bool:
-    return row.result is None or row.reason_code == ReasonCode.RUNTIME_TURN_CLOSED
 
 
 def _turn_before(row: TurnRow | None) -> TurnBefore | None:
@@ -104,7 +108,7 @@ def open_turn(
         TurnMismatchError: The caller expected another turn, or a newer run holds the session.
         NotFoundError: The checkpoint that the request names does not exist.
         SessionErasedError: A session with this id was erased.
-        ResumeRefusedError: The session cannot go on from the checkpoint.
+        ResumeRefusedError: The session cannot go on from the checkpoint, or is somebody else's.
         TurnBlockedError: A block refuses turns of this agent, tenant or model.
         NoSlotError: All slots are taken, or other turns wait before this one.
     """
@@ -112,13 +116,13 @@ def open_turn(
     locked = LockedSession.find(connection, opening.session) or LockedSession.create(
         connection, opening.session, definition.name, request.tenant
     )
+    require_owner(locked, opening)
     begun = _read_begun(locked, opening.request_id)
     if begun is not None:
         return _with_earlier_turns(connection, opening, definition, begun)
-    # A turn for another tenant than its session's meets the blocks of both. Checked before the definition is inserted:
-    # another claim may hold that row, and wait behind a block that waits for this transaction.
-    tenants = {request.tenant, *([locked.tenant] if locked.turn else [])}
-    store = require_unblocked(connection, definition, tenants)
+    # Checked before the definition is inserted: another claim may hold that row, and wait behind a block that waits for
+    # this transaction.
+    store = require_unblocked(connection, definition, {request.tenant})
     if locked.turn > 0 and request.delegated is None:
         refuse_delegates(connection, opening.session)
     _close_open_turn(locked, opening)
@@ -143,8 +147,9 @@ def open_turn(
         by=request.by,
         trace=trace,
     )
-    tip = _write_turn(locked, opening, beginning, start)
-    claimed = ClaimedTurn(turn=locked.turn, tip=tip, definition=start.definition, first=True, store=store)
+    seed = new_seed()
+    tip = _write_turn(locked, opening, beginning, start, seed)
+    claimed = ClaimedTurn(turn=locked.turn, tip=tip, definition=start.definition, first=True, store=store, seed=seed)
     return _with_earlier_turns(connection, opening, definition, claimed)
 
 
@@ -162,6 +167,7 @@ def _read_begun(locked: LockedSession, request_id: str) -> ClaimedTurn | None:
         first=False,
         ended=None if row.result is None else TurnResult.model_validate_json(row.result),
         store=store_id(locked.connection),
+        seed=row.seed or "",
     )
 
 
@@ -181,7 +187,7 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
     close_abandoned(locked, row)
 
 
-def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, start: AgentStart) -> str:
+def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, start: AgentStart, seed: str) -> str:
     """Write the session's next turn with its event and its first step; returns the step's id."""
     turn = locked.turn + 1
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
@@ -194,12 +200,11 @@ def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, 
         "definition": start.definition,
         "started_at": locked.now,
         "run_started_at": opening.run_started_at,
+        "seed": seed,
     }
     locked.connection.execute(_INSERT, row)
     insert_step(locked, step)
     locked.agent, locked.turn, locked.open_turn, locked.tip = start.agent, turn, turn, step.id
-    if turn == 1:  # the tenant of the first turn replaces that of a gateway's claim
-        locked.tenant = start.tenant
     locked.save()
     return step.id
 
@@ -249,4 +254,5 @@ def _with_earlier_turns(
         said = read_unread_feedback(connection, session, turn - 1, before)
     counts = definition.budgets.scope == "session"
     earlier = spent_of_earlier_turns(connection, session, turn) if counts else Spent()
-    return replace(claimed, todos=todos, earlier=earlier, said=said)
+    tokens, left = counted_tokens(connection, claimed.tip)
+    return replace(claimed, todos=todos, earlier=earlier, said=said, tokens=tokens, tokens_left=left)

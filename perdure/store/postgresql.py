@@ -5,10 +5,12 @@ it is sent and answers nothing, and neither TCP nor the server's own timeouts en
 """
 
 import difflib
+import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -53,6 +55,17 @@ class AnsweringConnection(psycopg.Connection[object]):
             return result
 
 
+IDLE_TIMEOUT = timedelta(seconds=6)
+"""Longest silence of a process in the middle of a transaction; shorter than the heartbeat after which another worker
+takes its work over, so that the locks of a frozen process are free by then."""
+
+_BEGIN = (
+    f"BEGIN; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_TIMEOUT.total_seconds():g}s'; "
+    f"SET LOCAL statement_timeout = '{ANSWER_TIMEOUT.total_seconds():g}s'"
+)
+"""One exchange with the server. What it sets ends with the transaction, so it holds behind PgBouncer too."""
+
+
 DEFAULTS = {
     "application_name": "perdure",
     # Finds idle pooled connections whose host is gone, or that a firewall has dropped.
@@ -64,6 +77,9 @@ DEFAULTS = {
 
 PREPARE = "prepare_threshold"
 """An option of the driver, not of libpq: executions before a statement is prepared on the server."""
+
+_KNOWS_SYSTEM = 160000
+"""The first release of PostgreSQL's client that takes ``sslrootcert=system``."""
 
 _NUMBERS = (
     PREPARE,
@@ -84,6 +100,8 @@ def make_engine(url: URL, *, connections: int, patience: timedelta) -> Engine:
     options = _options(url)
     prepare = options.pop(PREPARE, None)
     arguments: dict[str, object] = {"connect_timeout": str(int(patience.total_seconds())), **DEFAULTS, **options}
+    if _lacks_authorities(options):
+        arguments["sslrootcert"] = "system"
     # A prepared statement belongs to one connection of the server. Behind PgBouncer in transaction mode the next
     # transaction may get another one, so nothing is prepared unless the address asks for it.
     arguments[PREPARE] = None if prepare is None else int(prepare)
@@ -94,6 +112,8 @@ def make_engine(url: URL, *, connections: int, patience: timedelta) -> Engine:
         max_overflow=0,
         pool_use_lifo=True,
         hide_parameters=True,
+        # The driver begins no transactions: perdure does, with their timeouts, and what it only reads needs none.
+        isolation_level="AUTOCOMMIT",
     )
     event.listen(engine, "do_connect", _connect)
     return engine
@@ -117,19 +137,45 @@ def _options(url: URL) -> dict[str, str]:
     return options
 
 
+def _lacks_authorities(options: Mapping[str, str]) -> bool:
+    """Whether the server's certificate is to be verified, and nobody says by which authorities: the system's then."""
+    if options.get("sslmode", os.environ.get("PGSSLMODE")) != "verify-full" or psycopg.pq.version() < _KNOWS_SYSTEM:
+        return False
+    named = "sslrootcert" in options or "service" in options or "PGSSLROOTCERT" in os.environ
+    return not named and not (Path.home() / ".postgresql/root.crt").exists()
+
+
 def _connect(
     _dialect: Dialect, _entry: ConnectionPoolEntry, arguments: list[str], named: dict[str, Any]
 ) -> AnsweringConnection:
     return AnsweringConnection.connect(*arguments, **named)
 
 
+def begin(connection: Connection) -> None:
+    """Begin a transaction that the server ends if this process falls silent, and whose statements it bounds."""
+    driver = _driver_of(connection)
+    # Several statements in one exchange cannot be prepared, whatever the address asks for.
+    threshold, driver.prepare_threshold = driver.prepare_threshold, None
+    try:
+        connection.exec_driver_sql(_BEGIN)
+    finally:
+        driver.prepare_threshold = threshold
+
+
 @contextmanager
 def without_timeout(connection: Connection) -> Generator[None]:
-    """Lift the timeout in this block, for example for a migration of large tables."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, AnsweringConnection), "the engine makes them"  # noqa: S101 - narrows the type
+    """Lift the timeouts in this block, within a transaction, for example for a migration of large tables."""
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        connection.exec_driver_sql(f"SET LOCAL {name} = 0")
+    driver = _driver_of(connection)
     driver.patience = None
     try:
         yield
     finally:
         del driver.patience
+
+
+def _driver_of(connection: Connection) -> AnsweringConnection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, AnsweringConnection), "the engine makes them"  # noqa: S101 - narrows the type
+    return driver

@@ -6,18 +6,38 @@ Long, because there are many queries, each of a few lines.
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 
-from sqlalchemy import ColumnElement, Connection, Row, ScalarSelect, Select, bindparam, case, false, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Row,
+    ScalarSelect,
+    Select,
+    Text,
+    bindparam,
+    case,
+    cast,
+    exists,
+    false,
+    func,
+    literal,
+    select,
+    type_coerce,
+)
 
 from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
+from perdure.contracts.ids import DELEGATED
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message
-from perdure.contracts.tools import DELEGATED
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.commit_turn import find_turn, find_turn_of_request
 from perdure.store.errors import NotFoundError
+from perdure.store.keys.tombstones import missing_session
+from perdure.store.keys.vault import open_vault
 from perdure.store.records import (
     Artifact,
     SessionFilter,
@@ -29,8 +49,6 @@ from perdure.store.records import (
 from perdure.store.schema import envelope, session_record, step_record, turn_record
 from perdure.store.slots import queued_turns, select_queued
 from perdure.store.steps import history
-from perdure.store.tombstones import missing_session
-from perdure.store.vault import open_vault
 
 _IDENTITY = select(schema.identity.c.id)
 _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam("session"))
@@ -152,7 +170,7 @@ SEARCHED_AT_ONCE = 500
 def _find_sealed(
     connection: Connection, ordered: Select[*tuple[object, ...]], text: str, limit: int
 ) -> list[Row[*tuple[object, ...]]]:
-    """The first turns with the text in session id or result. SQL cannot search sealed results: each is opened."""
+    """The first turns with the text in session id, prompt or result. SQL cannot search what is sealed: it is opened."""
     found: list[Row[*tuple[object, ...]]] = []
     page, place = SEARCHED_AT_ONCE if text else limit, 0
     turns, wanted = schema.turns.c, text.lower()
@@ -163,11 +181,34 @@ def _find_sealed(
         readable = turns.session.in_([name for name in listed if name not in erased])
         chosen = ordered.where(readable) if erased else ordered.limit(page).offset(place)
         rows = connection.execute(chosen).all()
-        found += (row for row in rows if wanted in row.session.lower() or wanted in (row.result or "").lower())
+        prompts = read_prompts(connection, {row.session: row.turn for row in rows}) if text else {}
+        found += (
+            row
+            for row in rows
+            if any(wanted in said.lower() for said in (row.session, row.result or "", prompts.get(row.session, "")))
+        )
         place += page
         if len(listed) < page:
             break
     return found[:limit]
+
+
+def _match_prompt(text: str) -> ColumnElement[bool]:
+    """Whether the text stands in the prompt with which a turn began.
+
+    The event is JSON in the order of its fields, in which no quotation mark of a value stands alone: what is between
+    the names of two neighbours is the prompt.
+    """
+    events, turns = schema.events.c, schema.turns.c
+    written = json.dumps(text, ensure_ascii=False)[1:-1]
+    for special in "/%_":
+        written = written.replace(special, f"/{special}")
+    pattern = func.lower(literal(f'%"prompt":"%{written}%","definition":"%', Text))
+    return exists().where(
+        events.session == turns.session,
+        events.key == cast(turns.turn, Text) + "/agent_start",
+        func.lower(type_coerce(events.body, Text)).like(pattern, escape="/"),
+    )
 
 
 def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
@@ -188,7 +229,7 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         if state is not RunState.QUEUED:
             yield ~running if state is RunState.ENDED else running
         if state in {RunState.RUNNING, RunState.WAITING_FOR_INPUT}:
-            waits = _count_unsettled() > 0
+            waits = count_unsettled() > 0
             yield waits if state is RunState.WAITING_FOR_INPUT else ~waits
     if (stop_reason := wanted.get("stop_reason")) is not None:
         yield turns.stop_reason == stop_reason.value
@@ -204,7 +245,8 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     if (since := wanted.get("since")) is not None:
         yield turns.started_at >= since
     if (text := wanted.get("text")) and not open_vault().encrypts:
-        yield turns.session.icontains(text, autoescape=True) | turns.result.icontains(text, autoescape=True)
+        named = turns.session.icontains(text, autoescape=True)
+        yield named | turns.result.icontains(text, autoescape=True) | _match_prompt(text)
 
 
 def _delegate_clauses_of(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
@@ -216,7 +258,7 @@ def _delegate_clauses_of(connection: Connection, wanted: SessionFilter) -> Itera
         yield schema.turns.c.request_id.not_like(f"{DELEGATED}%")
 
 
-def _count_unsettled() -> ScalarSelect[int]:
+def count_unsettled() -> ScalarSelect[int]:
     """The number of undecided input requests of a session's open turn, by its events."""
     events, sessions = schema.events.c, schema.sessions.c
     change = case((events.type == "user_input_required", 1), else_=-1)
@@ -235,7 +277,7 @@ def _count_unsettled() -> ScalarSelect[int]:
 def find_waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
     """The sessions among ``names`` whose open turn waits for a person."""
     statement = select(schema.sessions.c.session).where(
-        schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), _count_unsettled() > 0
+        schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), count_unsettled() > 0
     )
     return frozenset(connection.scalars(statement))
 
@@ -254,21 +296,34 @@ GLANCE = 200
 
 
 def read_glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, TurnGlance]:
-    """For one turn of each session (``turns`` by session): the beginning of its prompt, and its last step."""
-    events, steps = schema.events.c, schema.steps.c
-    keys = {f"{turn}/agent_start" for turn in turns.values()}
-    starts = select(*events).where(events.session.in_(turns), events.key.in_(keys))
+    """For one turn of each session (``turns`` by session): the beginning of its prompt, its last step and its cost."""
+    steps = schema.steps.c
+    paid = func.sum(cast(type_coerce(steps.cost, Text), Float)).label("paid")
     counts = (
-        select(steps.session, steps.turn, func.max(steps.step).label("last"))
+        select(steps.session, steps.turn, func.max(steps.step).label("last"), paid)
         .where(steps.session.in_(turns), steps.turn.in_(set(turns.values())))
         .group_by(steps.session, steps.turn)
     )
-    last = {(row.session, row.turn): row.last for row in connection.execute(counts)}
-    found = {name: TurnGlance(steps=last.get((name, turn), 0)) for name, turn in turns.items()}
+    told = {(row.session, row.turn): row for row in connection.execute(counts)}
+    found: dict[str, TurnGlance] = {}
+    prompts = read_prompts(connection, turns)
+    for name, turn in turns.items():
+        row, prompt = told.get((name, turn)), prompts.get(name, "")[:GLANCE]
+        cost = Decimal(str(round(row.paid or 0, 6))) if row is not None else Decimal(0)
+        found[name] = TurnGlance(prompt=prompt, steps=row.last if row is not None else 0, cost_usd=cost)
+    return found
+
+
+def read_prompts(connection: Connection, turns: Mapping[str, int]) -> dict[str, str]:
+    """The prompt of one turn of each session, by session, as far as the event log has it."""
+    events = schema.events.c
+    keys = {f"{turn}/agent_start" for turn in turns.values()}
+    starts = select(*events).where(events.session.in_(turns), events.key.in_(keys))
+    found: dict[str, str] = {}
     for row in connection.execute(starts):
         event = envelope(row).event
         if turns[row.session] == row.turn and isinstance(event, AgentStart):
-            found[row.session] = replace(found[row.session], prompt=event.prompt[:GLANCE])
+            found[row.session] = event.prompt
     return found
 
 
@@ -398,17 +453,16 @@ def artifact(connection: Connection, artifact: str, *, session: str | None = Non
         NotFoundError: There is no such artifact.
     """
     row = connection.execute(_ARTIFACT, {"id": artifact}).one_or_none()
-    if row is None or not (session in {None, row.session} or _is_forked_from(connection, session, row.session)):
+    # A fork may read the artifacts of the session that it began in.
+    if row is None or (
+        session not in {None, row.session}
+        and connection.scalar(_ORIGIN, {"session": session, "other": row.session}) is None
+    ):
         msg = f"there is no artifact {artifact!r}" if session is None else f"{session!r} has no artifact {artifact!r}"
         raise NotFoundError(msg)
     return Artifact(
         id=row.id, session=row.session, media_type=row.media_type, text=row.text, location=row.location or ""
     )
-
-
-def _is_forked_from(connection: Connection, session: str | None, other: str) -> bool:
-    """Whether a session is a fork of another one: a fork may read the artifacts made there."""
-    return connection.scalar(_ORIGIN, {"session": session, "other": other}) is not None
 
 
 def _describe_missing_turn(session: str, number: int) -> str:

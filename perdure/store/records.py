@@ -10,8 +10,9 @@ from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import Event
 from perdure.contracts.files import TEXT, FilePart
-from perdure.contracts.input_requests import InputRequest
+from perdure.contracts.input_requests import InputRequest, call_id_of
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
+from perdure.contracts.server_questions import ServerQuestion
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import RunState, StopReason, StoredOpening, TurnResult
 from perdure.contracts.values import Value
@@ -107,6 +108,7 @@ class Claim(Value):
         held_by: For an uncertain call: the claimant. An attempt that takes the call over names the claimant, and gets
             the call only while that claimant holds it.
         runs: For an uncertain call: number of times that its body began.
+        asked: What the call's MCP server asked in place of a result, as the activity keeps it.
     """
 
     state: Literal["free", "committed", "uncertain"]
@@ -115,6 +117,7 @@ class Claim(Value):
     aborted: bool = False
     held_by: str | None = None
     runs: int = 0
+    asked: str = ""
 
 
 class ClaimedTurn(StoredOpening):
@@ -140,6 +143,14 @@ class MeantTurn(Value):
     agent: str
 
 
+def _with_question(call: PlannedCall, request: InputRequest | None) -> PlannedCall:
+    if request is None or request.needs == call.needs:
+        return call
+    number = int(request.request_id.partition("~")[2] or 1)
+    asked = ServerQuestion(number=number, text=request.question, form=request.form, options=request.options)
+    return call.with_question(asked)
+
+
 class SessionBefore(Value):
     """State of a session when a turn is about to open.
 
@@ -160,6 +171,14 @@ class SessionBefore(Value):
     waiting: frozenset[str] = frozenset()
     requests: tuple[InputRequest, ...] = ()
     cut_off: int | None = None
+
+    @property
+    def waiting_calls(self) -> tuple[PlannedCall, ...]:
+        """The calls that still wait for a person, those of MCP servers with the question that these asked."""
+        requests = {call_id_of(request.request_id): request for request in self.requests}
+        return tuple(
+            _with_question(call, requests.get(call.call_id)) for call in self.calls if call.call_id in self.waiting
+        )
 
     @property
     def number(self) -> int:
@@ -296,10 +315,11 @@ class TurnRecord(Value):
 
 
 class TurnGlance(Value):
-    """A turn in a list: the beginning of its prompt, and the number of its last stored step."""
+    """A turn in a list: the beginning of its prompt, the number of its last stored step, and what its steps cost."""
 
     prompt: str = ""
     steps: int = 0
+    cost_usd: Decimal = Decimal(0)
 
 
 class SessionFilter(TypedDict, total=False):
@@ -308,7 +328,7 @@ class SessionFilter(TypedDict, total=False):
     ``caller`` keeps only the delegates of that session, ``delegates=False`` leaves out all delegates. ``tenant`` is
     that of the session's first turn; empty is the default tenant, and None is any. ``before`` leaves out all down to
     that place in the list: when the last turn of a session began, and the session's id. ``text`` stands in the
-    session's id or in the last turn's result, whatever the case of ASCII letters.
+    session's id, or in the last turn's prompt or result, whatever the case of ASCII letters.
     """
 
     before: tuple[datetime, str] | None

@@ -12,7 +12,7 @@ from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.database import mark_wiped
-from perdure.store.sealing import Content
+from perdure.store.keys.sealing import Content
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import conversation_steps
 
@@ -32,7 +32,7 @@ class Old(NamedTuple):
 
 
 class Trimmed(NamedTuple):
-    """What was deleted of one session."""
+    """Counts of what was deleted of one session."""
 
     events: int = 0
     artifacts: int = 0
@@ -75,7 +75,7 @@ def forks_of(connection: Connection, session: str) -> Sequence[str]:
 
 
 def count_trimmed(connection: Connection, session: str, retention: Retention, now: datetime) -> Trimmed:
-    """What :func:`trim_session` would delete."""
+    """Count what :func:`trim_session` would delete."""
     events = select(func.count()).where(_E.session == session, _E.turn.in_(_old_turns(session, retention.events, now)))
     artifacts = select(func.count()).where(*_old_artifacts(session, retention.artifacts, now))
     return Trimmed(

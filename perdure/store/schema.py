@@ -37,13 +37,13 @@ from perdure.contracts.events import Envelope, load_event
 from perdure.contracts.messages import Message, ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import TurnResult
+from perdure.store.keys.sealing import Content, SealedText
 from perdure.store.records import SessionRecord, StepRecord, TurnRecord
-from perdure.store.sealing import Content, SealedText
 
-REVISION = "0008"
+REVISION = "0012"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008")
+KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008", "0009", "0010", "0011", "0012")
 """Every schema this release can upgrade from, oldest first."""
 
 OLDEST_REVISION = "0001"
@@ -116,6 +116,15 @@ metadata = MetaData()
 identity = Table("identity", metadata, Column("id", Text, primary_key=True), Column("key_store", Text))
 """One row: the store's id, and the id of the key store for new keys of sessions; null: they go into the store."""
 
+id_secrets = Table(
+    "id_secrets",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("secret", Text, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+"""The secrets that derived ids are signed with; the highest number signs, and the others still verify."""
+
 definitions = Table(
     "definitions",
     metadata,
@@ -150,6 +159,7 @@ sessions = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     Column("swept_seq", BigInteger),
+    Column("begun_at", UtcDateTime),
     Index("ix_sessions_tenant", "tenant", "open_turn"),
 )
 
@@ -181,6 +191,7 @@ turns = Table(
     Column("last_step", Text),
     Column("result", SealedText("turns.result")),
     Column("exception", Text),
+    Column("seed", Text),
     UniqueConstraint("session", "request_id", name="uq_turns_request"),
     Index("ix_turns_listed", "started_at", "session"),
     Index("ix_turns_agent", "agent", "started_at", "session"),
@@ -297,7 +308,7 @@ session_keys = Table(
     UniqueConstraint("session", name="uq_session_keys_session"),
     Index("ix_session_keys_wrapped_by", "wrapped_by"),
 )
-"""Data keys of sessions, wrapped by the keyring, for :class:`~perdure.store.sealing.SealedText`."""
+"""Data keys of sessions, wrapped by the keyring, for :class:`~perdure.store.keys.sealing.SealedText`."""
 
 tombstones = Table(
     "tombstones",
@@ -328,12 +339,16 @@ webhooks = Table(
     Column("tenant", Text, nullable=False),
     Column("agents", Text, nullable=False),
     Column("session", Text),
+    Column("turn", Integer),
+    Column("push", Text),
+    Column("headers", SealedText("webhooks.headers")),
     Column("secret", SealedText(_SECRETS), nullable=False),
     Column("old_secret", SealedText(_SECRETS)),
     Column("old_until", UtcDateTime),
     Column("paused", Boolean, nullable=False),
     Column("pause_reason", Text, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+    Index("ix_webhooks_turn", "turn", "session"),
 )
 
 refusals = Table(
@@ -375,6 +390,27 @@ blocks = Table(
     Column("lifted_by", Text, nullable=False),
 )
 """Blocks. Their rows stay when they are lifted."""
+
+standing_approvals = Table(
+    "standing_approvals",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("tool", AnyText, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("until", UtcDateTime),
+    Column("call", SealedText("standing_approvals.call"), nullable=False),
+    Column("reason", SealedText("standing_approvals.reason", quoted=True), nullable=False),
+    Column("by", AnyText, nullable=False),
+    Column("given_at", UtcDateTime, nullable=False),
+    Column("revoked_at", UtcDateTime),
+    Column("revoked_by", AnyText, nullable=False),
+)
+"""Standing approvals. ``call`` is the digest and the masked arguments of the approved call: a digest lets guess them.
+
+Their rows stay when they are revoked.
+"""
 
 watches = Table(
     "watches",

@@ -1,5 +1,9 @@
-"""The lock on a session's row, under which everything of the session is written, and the numbering of its events."""
+"""The lock on a session's row, under which everything of the session is written, and the numbering of its events.
 
+What belongs to no row, as the limit of a tenant, is locked by a name.
+"""
+
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Self
@@ -10,10 +14,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from perdure.contracts.events import Envelope, NewEvent
 from perdure.store import schema
 from perdure.store.errors import NotFoundError, TurnEndedError
+from perdure.store.keys.sealing import Content
+from perdure.store.keys.tombstones import missing_session, refuse_erased
 from perdure.store.records import Written
 from perdure.store.schema import envelope, insert_into
-from perdure.store.sealing import Content
-from perdure.store.tombstones import missing_session, refuse_erased
+from perdure.store.standing_approvals import keep_standing
 
 _MUTABLE = ("tenant", "agent", "turn", "open_turn", "head", "tip", "last_seq")
 
@@ -67,6 +72,16 @@ def new_session(session: str, agent: str, tenant: str) -> Mapping[str, object]:
     now = datetime.now(UTC)
     about = {"session": session, "tenant": tenant, "agent": agent, "turn": 0, "last_seq": 0}
     return {**about, "created_at": now, "updated_at": now}
+
+
+def take_turns(connection: Connection, name: str) -> None:
+    """Wait for the transactions that took this name before, and let no other one go on before this one ends.
+
+    SQLite has one writer anyway.
+    """
+    if connection.dialect.name != "sqlite":
+        digest = hashlib.sha256(name.encode()).digest()
+        connection.execute(select(func.pg_advisory_xact_lock(int.from_bytes(digest[:8], signed=True))))
 
 
 class LockedSession:
@@ -167,16 +182,8 @@ class LockedSession:
 
     def save(self) -> None:
         """Number and write the new events, and write the row if it has changed."""
-        self._insert_events()
-        values = tuple(getattr(self, name) for name in _MUTABLE)
-        if values != self._read:
-            changed = {**dict(zip(_MUTABLE, values, strict=True)), "updated_at": self.now}
-            self.connection.execute(_SAVE, {"this_session": self.session, **changed})
-
-    def _insert_events(self) -> None:
-        """Number the events and insert them. If some exist already, which is rare, number the others anew."""
         events = list(self._events.values())
-        if events and not self._insert_new(events):
+        if events and not self._insert_new(events):  # some exist already, which is rare: number the others anew
             after = {"this_session": self.session, "after": self.last_seq}
             self.connection.execute(_TAKE_BACK, after)
             keys = {"session": self.session, "keys": list(self._events)}
@@ -184,15 +191,20 @@ class LockedSession:
             events = [event for event in events if event.key not in stored]
             self._insert_new(events)
         self.last_seq += len(events)
-        self.connection.info.setdefault(WRITTEN, []).extend(
-            Written(self.session, self._agent_of(event.turn), self.tenant, event.event) for event in events
-        )
+        for event in events:
+            # A turn that is closed when the next one opens may have had another agent.
+            agent = self.agent if event.turn == self.turn else self._agent_before
+            keep_standing(self.connection, self.session, agent, event.event)
+            written = Written(self.session, agent, self.tenant, event.event)
+            self.connection.info.setdefault(WRITTEN, []).append(written)
         if events:
             self.connection.info.setdefault(LAST_SEQS, {})[self.session] = self.last_seq
-
-    def _agent_of(self, turn: int) -> str:
-        """The agent of a turn. A turn that is closed when the next one opens may have had another agent."""
-        return self.agent if turn == self.turn else self._agent_before
+        values = tuple(getattr(self, name) for name in _MUTABLE)
+        if values != self._read:
+            changed = {**dict(zip(_MUTABLE, values, strict=True)), "updated_at": self.now}
+            if self.open_turn is not None:
+                changed["begun_at"] = None
+            self.connection.execute(_SAVE, {"this_session": self.session, **changed})
 
     def _insert_new(self, events: Sequence[NewEvent]) -> bool:
         """Insert events. False if some existed: those are left out, and leave a gap in the numbers."""

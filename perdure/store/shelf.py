@@ -11,8 +11,8 @@ from datetime import datetime
 from perdure.contracts.values import replace
 from perdure.store.artifact_files import LARGE, ArtifactFiles, check_files, name_of
 from perdure.store.errors import StoreError, StoreKeyError
+from perdure.store.keys.vault import DataKey, Vault, open_vault
 from perdure.store.records import Artifact
-from perdure.store.vault import DataKey, Vault, open_vault
 
 PLAIN, SEALED = b"\x00", b"\x01"
 KEY_ID = 16

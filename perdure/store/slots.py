@@ -4,14 +4,13 @@ Open turns are counted in the table of sessions, so a slot is free as soon as it
 wait: they work in their caller's slot.
 """
 
-import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, func, or_, select, update
 
-from perdure.contracts.tools import DELEGATED
+from perdure.contracts.ids import DELEGATED
 from perdure.contracts.turns import OpenTurn
 from perdure.contracts.values import Value
 from perdure.store import schema
@@ -19,7 +18,7 @@ from perdure.store.commit_turn import close_abandoned, find_turn
 from perdure.store.errors import StoreError
 from perdure.store.records import QueuedTurn
 from perdure.store.schema import insert_into
-from perdure.store.session_lock import LockedSession
+from perdure.store.session_lock import LockedSession, take_turns
 
 STALE = timedelta(seconds=60)
 """A queued turn that has not asked for this time does not block others: its workflow may be gone."""
@@ -66,7 +65,7 @@ class InTheWay(Value):
 
 
 class SlotWait(Value):
-    """Why a turn has no slot.
+    """Reason a turn has no slot.
 
     Attributes:
         limit: The limit without a free slot; of two, the tenant's.
@@ -145,10 +144,8 @@ def take_slot(connection: Connection, opening: OpenTurn, limits: Sequence[SlotLi
     Raises:
         NoSlotError: All slots are taken, or others wait before it.
     """
-    if connection.dialect.name != "sqlite":  # SQLite has one writer anyway
-        for limit in sorted(limits, key=lambda limit: limit.of):  # in one order, or two turns could deadlock
-            digest = hashlib.sha256(f"perdure slot {limit.of} {limit.name}".encode()).digest()
-            connection.execute(select(func.pg_advisory_xact_lock(int.from_bytes(digest[:8], signed=True))))
+    for limit in sorted(limits, key=lambda limit: limit.of):  # in one order, or two turns could deadlock
+        take_turns(connection, f"perdure slot {limit.of} {limit.name}")
     waits = _find_waits(connection, opening, limits, datetime.now(UTC))
     if waits:
         raise NoSlotError(waits[0])
@@ -168,16 +165,13 @@ def _find_waits(
     place = (PRIORITY, now) if mine is None else (mine.priority, mine.queued_at)
     waits: list[SlotWait] = []
     for limit in limits:
-        running = connection.scalars(_select_count(_select_holders(limit, opening.session))).one()
+        holders = _select_holders(limit, opening.session).subquery()
+        running = connection.scalars(select(func.count()).select_from(holders)).one()
         ahead = select(func.count()).where(*_ahead(limit, opening.session, place, now))
         before = connection.scalars(ahead).one()
         if before >= limit.most - running:
             waits.append(SlotWait(limit=limit, running=running, before=before, queued_at=place[1]))
     return waits
-
-
-def _select_count(rows: Select[*tuple[object, ...]]) -> Select[int]:
-    return select(func.count()).select_from(rows.subquery())
 
 
 def _select_holders(limit: SlotLimit, but: str) -> Select[*tuple[object, ...]]:

@@ -1,9 +1,11 @@
 """The two transactions of a generation, and the conversation that it reads."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
-from sqlalchemy import Connection, Row, Select, bindparam, insert, literal, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, insert, literal, select
 
+from perdure.contracts.budgets import Usage
 from perdure.contracts.events import NewEvent
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message
@@ -13,6 +15,7 @@ from perdure.store.errors import NotFoundError
 from perdure.store.records import Begun, LedgerCall, StepRecord
 from perdure.store.schema import load_messages, step_record, step_values
 from perdure.store.session_lock import LockedSession
+from perdure.store.standing_approvals import let_through
 from perdure.store.tool_calls import OpenCalls, enter_calls
 
 _S = schema.steps
@@ -40,12 +43,17 @@ def begin_generation(connection: Connection, request: Generate, events: Sequence
 def finish_generation(
     connection: Connection, step: StepRecord, calls: Sequence[LedgerCall], events: Sequence[NewEvent]
 ) -> StepRecord:
-    """Store an answer and its calls, and move the tip. If another attempt has stored one, that one is returned."""
+    """Store an answer and its calls, and move the tip. If another attempt has stored one, that one is returned.
+
+    Calls that standing approvals cover need no approval in the step that is stored and returned.
+    """
     locked = LockedSession.lock_for_turn(connection, step.session, step.turn)
     stored = find_step(connection, step.id)
     if stored is not None:
         return stored
     _need_parent(locked, step.parent)
+    if calls:
+        step = let_through(connection, step, locked.agent, locked.now)
     insert_step(locked, step)
     enter_calls(locked, step.turn, step.step, calls)
     locked.tip = step.id
@@ -100,15 +108,20 @@ def insert_step(locked: LockedSession, step: StepRecord) -> None:
 _READ = (_S.c.id, _S.c.parent, _S.c.messages, _S.c.summarised)
 
 
-def _chain(*, whole: bool) -> Select[*tuple[object, ...]]:
+_COUNT = (_S.c.id, _S.c.parent, _S.c.finish_reason, _S.c.usage, _S.c.summarised)
+
+
+def _chain(*read: ColumnElement[Any], whole: bool) -> Select[*tuple[object, ...]]:
     """The steps from the tip back to the last compaction, or with ``whole`` to the root."""
-    tip = select(*_READ, literal(0).label("distance")).where(_S.c.id == bindparam("tip")).cte("chain", recursive=True)
-    before = select(*_READ, (tip.c.distance + 1).label("distance")).where(_S.c.id == tip.c.parent)
-    return select(tip.union_all(before if whole else before.where(tip.c.summarised.is_(None))))
+    tip = select(*read, literal(0).label("distance")).where(_S.c.id == bindparam("tip")).cte("chain", recursive=True)
+    before = select(*read, (tip.c.distance + 1).label("distance")).where(_S.c.id == tip.c.parent)
+    rows = tip.union_all(before if whole else before.where(tip.c.summarised.is_(None)))
+    return cast("Select[*tuple[object, ...]]", select(rows))
 
 
-_CONVERSATION = _chain(whole=False)
-_HISTORY = _chain(whole=True)
+_CONVERSATION = _chain(*_READ, whole=False)
+_HISTORY = _chain(*_READ, whole=True)
+_COUNTS = _chain(*_COUNT, whole=False)
 
 
 def conversation(connection: Connection, tip: str) -> tuple[Message, ...]:
@@ -121,6 +134,19 @@ def conversation(connection: Connection, tip: str) -> tuple[Message, ...]:
 def conversation_steps(connection: Connection, tip: str) -> tuple[str, ...]:
     """Ids of the steps that a model reads at a step ``tip``."""
     return tuple(row.id for row in _steps_to(connection, _CONVERSATION, tip))
+
+
+def counted_tokens(connection: Connection, tip: str) -> tuple[int, int]:
+    """Tokens that the last answer before a step ``tip`` read and wrote, and the first one after the last compaction.
+
+    Zero if there is no such answer since that compaction, or if the conversation was never compacted.
+    """
+    rows = _steps_to(connection, _COUNTS, tip)
+    answers = (row for row in rows if row.summarised is None and row.finish_reason not in {"", "error"})
+    counts = [tokens for row in answers if (tokens := Usage.model_validate_json(row.usage).total_tokens)]
+    if not counts:
+        return 0, 0
+    return counts[-1], counts[0] if rows[0].summarised is not None else 0
 
 
 def history(connection: Connection, tip: str) -> tuple[Message, ...]:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import wraps
 from types import TracebackType
@@ -19,28 +19,30 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from sqlalchemy import Connection
 
+import perdure.store.agents as agent_rows
+import perdure.store.blocks as block_rows
+import perdure.store.checkpoints as checkpoint_rows
+import perdure.store.commit_turn as turn_commit
+import perdure.store.keys.tombstones as tombstone_rows
+import perdure.store.open_turn as turn_opening
+import perdure.store.standing_approvals as standing
+import perdure.store.steps as step_rows
+import perdure.store.webhooks as webhook_rows
 from perdure.contracts.values import replace
 from perdure.store import (
-    agents,
-    blocks,
-    checkpoints,
-    commit_turn,
-    erase,
+    admission,
     figures,
     garbage,
-    key_moves,
+    ids,
     live,
-    open_turn,
+    provider_refusals,
     queries,
-    refusals,
     retention,
     session_lock,
     slots,
-    steps,
     tenants,
-    tombstones,
     tool_calls,
-    webhooks,
+    turn_lists,
 )
 from perdure.store.artifact_files import open_files
 from perdure.store.database import (
@@ -51,21 +53,11 @@ from perdure.store.database import (
     translate_errors,
 )
 from perdure.store.doorbell import make_doorbell
-from perdure.store.errors import OtherStoreError, StoreKeyError
-from perdure.store.key_store import KeyStore, wipe_key
-from perdure.store.migrate import prepare
-from perdure.store.records import (
-    Artifact,
-    SessionFilter,
-    SessionRecord,
-    TurnRecord,
-    Written,
-)
-from perdure.store.sealing import Content, current_sealer
-from perdure.store.shelf import Shelf, unpack
-from perdure.store.shelf import key_id_of as key_id_of_file
-from perdure.store.tool_calls import FinishedCall
-from perdure.store.vault import (
+from perdure.store.errors import OtherStoreError, RefusalCause, StoreKeyError, StoreUnavailableError
+from perdure.store.keys import erase, moves
+from perdure.store.keys.key_store import KeyStore, wipe_key
+from perdure.store.keys.sealing import Content, current_sealer
+from perdure.store.keys.vault import (
     GIVE_KEYS,
     Keyring,
     OpenVault,
@@ -76,12 +68,27 @@ from perdure.store.vault import (
     open_vault,
     rewrap_slice,
 )
+from perdure.store.migrate import prepare
+from perdure.store.outages import UndoneError, write_and_undo
+from perdure.store.records import (
+    Artifact,
+    SessionFilter,
+    SessionRecord,
+    TurnRecord,
+    Written,
+)
+from perdure.store.shelf import Shelf, unpack
+from perdure.store.shelf import key_id_of as key_id_of_file
+from perdure.store.tool_calls import FinishedCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Observe = Callable[[str, float], None]
 """Takes the name of an operation and the seconds it took."""
+
+Refused = Callable[[RefusalCause], None]
+"""Takes the cause of each operation that the database did not do."""
 
 Listen = Callable[[Sequence[Written]], None]
 """Takes committed events, each once. It is called on a thread of the store, and must not raise."""
@@ -136,6 +143,7 @@ class Store:
         self.shelf = Shelf(open_files(artifacts), self._vault)
         self._observe = observe
         self._listen: Listen | None = None
+        self._refused: Refused | None = None
         self._address = Address(url)
         self._database = Database(self._address)
         if self._address.sqlite:
@@ -190,6 +198,10 @@ class Store:
         """Have this listener, in place of another, take the events that this store writes, once they are committed."""
         self._listen = listener
 
+    def tell_refusals(self, refused: Refused) -> None:
+        """Have this listener, in place of another, take the cause of each operation that the database refuses."""
+        self._refused = refused
+
     def _prepare(self, *, upgrade: bool) -> None:
         prepare(self._database.engine, self._address, upgrade=upgrade)
         self._id = self._read(queries.store_id)
@@ -197,13 +209,22 @@ class Store:
             apart.prepare(self._id, upgrade=upgrade)
             apart.read(lambda connection: check_keys(connection, self._vault))
             if upgrade:
-                self._transaction(lambda connection: key_moves.choose_first_home(connection, apart))
-        self._read(lambda connection: key_moves.check_home(connection, apart))
+                self._transaction(lambda connection: moves.choose_first_home(connection, apart))
+        self._read(lambda connection: moves.check_home(connection, apart))
         self._read(lambda connection: check_keys(connection, self._vault))
         if self._database.file is not None:
             self._database.file.require_same()
         if upgrade:
             self._database.shorten_log()
+
+    async def check_writes(self) -> None:
+        """Write something and take it back, as a standby and a full disk answer every read.
+
+        Raises:
+            StoreUnavailableError: The database does not take it; the message says why, and what to do.
+        """
+        with suppress(UndoneError):
+            await self.write("check_writes", write_and_undo)
 
     @property
     def id(self) -> str:
@@ -241,7 +262,7 @@ class Store:
     def _shut_down(self) -> None:
         self._writers.shutdown()
         self._readers.shutdown()
-        self._database.engine.dispose()
+        self._database.close()
         if self.key_store is not None:
             self.key_store.close()
 
@@ -274,6 +295,10 @@ class Store:
         began = time.monotonic()
         try:
             yield
+        except StoreUnavailableError as error:
+            if self._refused is not None:
+                self._refused(error.cause)
+            raise
         finally:
             if self._observe is not None:
                 self._observe(operation, time.monotonic() - began)
@@ -372,17 +397,18 @@ class Store:
         return dict(sorted(counts.items()))
 
     async def move_keys(self, *, out: bool) -> int:
-        """Move the keys of sessions to the key store, or back; see :func:`perdure.store.key_moves.move_keys`."""
-        return await key_moves.move_keys(self, out=out)
+        """Move the keys of sessions to the key store, or back; see :func:`perdure.store.keys.moves.move_keys`."""
+        return await moves.move_keys(self, out=out)
 
-    note_refusal = _writing_method_of(refusals.note_refusal)
-    read_refusals = _reads(refusals.read_refusals)
-    register_agents = _writing_method_of(agents.register_agents)
-    definition = _reads(agents.definition)
-    agents = _reads(agents.agents)
-    session_before = _reads(open_turn.session_before)
-    open_turn = _writing_method_of(open_turn.open_turn)
-    commit_turn = _writing_method_of(commit_turn.commit_turn)
+    note_refusal = _writing_method_of(provider_refusals.note_refusal)
+    read_refusals = _reads(provider_refusals.read_refusals)
+    register_agents = _writing_method_of(agent_rows.register_agents)
+    definition = _reads(agent_rows.definition)
+    agents = _reads(agent_rows.agents)
+    session_before = _reads(turn_opening.session_before)
+    open_turn = _writing_method_of(turn_opening.open_turn)
+    close_lost_turn = _writing_method_of(turn_commit.close_lost_turn)
+    commit_turn = _writing_method_of(turn_commit.commit_turn)
 
     ask_for_slot = _writing_method_of(slots.ask_for_slot)
     find_in_the_way = _reads(slots.find_in_the_way)
@@ -390,14 +416,13 @@ class Store:
     leave_queue = _writing_method_of(slots.leave_queue)
     queued_turns = _reads(slots.queued_turns)
 
-    begin_generation = _writing_method_of(steps.begin_generation)
-    finish_generation = _writing_method_of(steps.finish_generation)
-    finish_compaction = _writing_method_of(steps.finish_compaction)
-    step = _reads(steps.find_step, name="step")
-    conversation = _reads(steps.conversation)
+    begin_generation = _writing_method_of(step_rows.begin_generation)
+    finish_generation = _writing_method_of(step_rows.finish_generation)
+    finish_compaction = _writing_method_of(step_rows.finish_compaction)
+    step = _reads(step_rows.find_step, name="step")
+    conversation = _reads(step_rows.conversation)
 
     watch = _writing_method_of(live.watch)
-
     append_events = _writing_method_of(session_lock.append_events)
     retries = _reads(session_lock.retries)
 
@@ -430,13 +455,14 @@ class Store:
         return tuple([await self.shelf.write(artifact) for artifact in artifacts])
 
     report_progress = _writing_method_of(tool_calls.report_progress)
+    park_call = _writing_method_of(tool_calls.park_call)
     holds_call = _reads(tool_calls.holds_call)
     result_of_call = _reads(tool_calls.result_of_call)
 
     async def begin_erasure(
-        self, session: str, *, closed: int | None = None, by: str = "", reason: tombstones.Why = "request"
+        self, session: str, *, closed: int | None = None, by: str = "", reason: tombstone_rows.Why = "request"
     ) -> erase.Erasure:
-        """Delete a session's key and leave a tombstone; see :func:`perdure.store.erase.begin_erasure`."""
+        """Delete a session's key and leave a tombstone; see :func:`perdure.store.keys.erase.begin_erasure`."""
 
         def begin(connection: Connection) -> erase.Erasure:
             return erase.begin_erasure(
@@ -450,8 +476,8 @@ class Store:
         return erasure
 
     async def erase_session(
-        self, session: str, *, closed: int | None = None, by: str = "", reason: tombstones.Why = "request"
-    ) -> tombstones.Tombstone:
+        self, session: str, *, closed: int | None = None, by: str = "", reason: tombstone_rows.Why = "request"
+    ) -> tombstone_rows.Tombstone:
         """Erase a session, or go on with an interrupted erasure. Raises as :meth:`begin_erasure`."""
         erasure = await self.begin_erasure(session, closed=closed, by=by, reason=reason)
         # Files are deleted before their rows, so that an interrupted erasure finds the rest by the rows.
@@ -468,8 +494,8 @@ class Store:
             await self.read("erase_key", lambda _: apart.write(lambda keys: wipe_key(keys, holder)))
 
     erase_slice = _writing_method_of(erase.erase_slice)
-    tombstone = _reads(tombstones.find_tombstone, name="tombstone")
-    tombstones = _reads(tombstones.tombstones)
+    tombstone = _reads(tombstone_rows.find_tombstone, name="tombstone")
+    tombstones = _reads(tombstone_rows.tombstones)
 
     async def collect_garbage(self, *, dry_run: bool = False) -> dict[str, int]:
         """Delete what nothing refers to any more, in slices while turns run; returns the numbers by kind.
@@ -477,13 +503,13 @@ class Store:
         Interrupted erasures are completed first.
         """
         now = datetime.now(UTC)
-        cut_off = await self.read("unfinished", tombstones.unfinished)
+        cut_off = await self.read("unfinished", tombstone_rows.unfinished)
         if dry_run:
             found = await self.read("count_garbage", lambda connection: garbage.count_garbage(connection, now))
             return {"erasures": len(cut_off), **found, "files": await self._collect_files(now, dry_run=True)}
         for session in cut_off:
             await self.erase_session(session)
-        done = {"erasures": len(cut_off) + await key_moves.erase_again(self)}
+        done = {"erasures": len(cut_off) + await moves.erase_again(self)}
         for kind in garbage.kinds():
             done[kind] = 0
             while rows := await self._delete_garbage(kind, now):
@@ -513,21 +539,28 @@ class Store:
     keep_latest = _writing_method_of(retention.keep_latest)
     swept_seq = _reads(retention.swept_seq)
 
-    add_block = _writing_method_of(blocks.add_block)
-    lift_block = _writing_method_of(blocks.lift_block)
-    require_unblocked = _reads(blocks.require_unblocked)
-    find_block = _reads(blocks.find_block)
-    blocked_turns = _reads(blocks.blocked_turns)
-    blocked_agents = _reads(blocks.blocked_agents)
-    blocks = _reads(blocks.blocks)
+    add_block = _writing_method_of(block_rows.add_block)
+    lift_block = _writing_method_of(block_rows.lift_block)
+    require_unblocked = _reads(block_rows.require_unblocked)
+    find_block = _reads(block_rows.find_block)
+    blocked_turns = _reads(block_rows.blocked_turns)
+    blocked_agents = _reads(block_rows.blocked_agents)
+    blocks = _reads(block_rows.blocks)
+    standing_approvals = _reads(standing.standing_approvals)
+    revoke_standing = _writing_method_of(standing.revoke_standing)
+    sign_id = _reads(ids.sign_id)
+    sign_ids = _reads(ids.sign_ids)
+    is_signed = _reads(ids.is_signed)
+    rotate_id_secret = _writing_method_of(ids.rotate_id_secret)
 
+    admit = _writing_method_of(admission.admit)
+    note_outcome = _writing_method_of(admission.note_outcome)
+    begin = _writing_method_of(admission.begin)
+    take_key = _writing_method_of(tenants.take_key)
+    forget_begun = _writing_method_of(tenants.forget_begun)
     claim_session = _writing_method_of(tenants.claim_session)
     release_session = _writing_method_of(tenants.release_session)
-    claim_request = _writing_method_of(tenants.claim_request)
-    answer_request = _writing_method_of(tenants.answer_request)
     tenant_of = _reads(tenants.tenant_of)
-    count_running = _reads(tenants.count_running)
-
     session = _reads(queries.session)
     last_seqs = _reads(queries.read_last_seqs, name="last_seqs")
     glances = _reads(queries.read_glances)
@@ -538,13 +571,14 @@ class Store:
     turn = _reads(queries.turn)
     turn_by_request = _reads(queries.turn_by_request)
     turns = _reads(queries.turns)
+    list_turns = _reads(turn_lists.list_turns)
     events = _reads(queries.events)
     input_events = _reads(queries.input_events)
     traces = _reads(queries.traces)
     delegate_events = _reads(queries.delegate_events)
     events_by_key = _reads(queries.events_by_key)
     transcript = _reads(queries.transcript)
-    checkpoints = _reads(checkpoints.checkpoints)
+    checkpoints = _reads(checkpoint_rows.checkpoints)
 
     async def sessions(
         self, *, limit: int = 50, only: Collection[str] | None = None, **wanted: Unpack[SessionFilter]
@@ -553,15 +587,14 @@ class Store:
         return await self.read("sessions", lambda connection: queries.sessions(connection, wanted, limit, only))
 
     steps = _reads(queries.steps)
-
-    add_webhook = _writing_method_of(webhooks.add_webhook)
-    pause_webhook = _writing_method_of(webhooks.pause_webhook)
-    exchange_secret = _writing_method_of(webhooks.exchange_secret)
+    add_webhook = _writing_method_of(webhook_rows.add_webhook)
+    pause_webhook = _writing_method_of(webhook_rows.pause_webhook)
+    exchange_secret = _writing_method_of(webhook_rows.exchange_secret)
 
     async def remove_webhook(self, webhook: str) -> None:
         """Delete a webhook and its secrets; see :func:`perdure.store.webhooks.remove_webhook`."""
-        await self.write("remove_webhook", lambda connection: webhooks.remove_webhook(connection, webhook))
-        await self._erase_key(webhooks.key_holder_of(webhook))
+        await self.write("remove_webhook", lambda connection: webhook_rows.remove_webhook(connection, webhook))
+        await self._erase_key(webhook_rows.key_holder_of(webhook))
 
-    webhook_target = _reads(webhooks.webhook_target)
-    webhooks = _reads(webhooks.webhooks)
+    webhook_target = _reads(webhook_rows.webhook_target)
+    webhooks = _reads(webhook_rows.webhooks)

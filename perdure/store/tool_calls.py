@@ -6,7 +6,7 @@ It knows attempts by their claims only. It cannot tell whether the one that hold
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 from sqlalchemy import Connection, Row, Text, bindparam, case, insert, literal, select, update
 
@@ -18,11 +18,11 @@ from perdure.contracts.tools import PlannedCall, ToolOutcome, claimant_of
 from perdure.store import schema
 from perdure.store.database import mark_wiped
 from perdure.store.errors import NotFoundError, TurnEndedError
+from perdure.store.keys.sealing import Content
+from perdure.store.keys.tombstones import refuse_erased
 from perdure.store.records import RERUN, Artifact, Claim, LedgerCall
 from perdure.store.schema import insert_into, load_tool_message
-from perdure.store.sealing import Content
 from perdure.store.session_lock import LockedSession
-from perdure.store.tombstones import refuse_erased
 
 CallRow = Row[*tuple[object, ...]]
 
@@ -35,7 +35,7 @@ _FIND_MANY = select(_T).where(*_THIS, _T.c.call_id.in_(bindparam("call_ids", exp
 _RESULTS = select(_T.c.turn, _T.c.call_id, _T.c.state, _T.c.message).where(
     _T.c.session == bindparam("this_session"), _T.c.call_id.in_(bindparam("call_ids", expanding=True))
 )
-_FIND_MESSAGE = select(_T.c.message).where(*_ONE)
+_FIND_MESSAGE = select(_T.c.message).where(*_ONE, _T.c.state == "ended")
 _INSERT = insert(_T)
 _CLAIM = update(_T).where(*_ONE).values(state="claimed", claimant=bindparam("by"), claimed_at=bindparam("at"))
 _WITHOUT_SECRETS = case((_T.c.masked, literal('"{}"', Text())), else_=_T.c.arguments)
@@ -47,6 +47,7 @@ _END = (
     .values(state="ended", message=bindparam("result"), ended_at=bindparam("at"), arguments=_WITHOUT_SECRETS)
 )
 _END_FIRST = update(_T).where(*_ONE).values(state="ended", message=bindparam("result"), ended_at=bindparam("at"))
+_PARK = update(_T).where(*_ONE).values(state="planned", message=bindparam("asked"), claimant=None, claimed_at=None)
 _CLAIM_ENDED = update(_T).where(*_ONE).values(claimant=bindparam("by"), claimed_at=bindparam("at"))
 _FORGET = update(_T).where(*_ONE, _T.c.state == "ended").values(arguments=_WITHOUT_SECRETS)
 _FORGET_ALL = update(_T).where(*_THIS, _T.c.state == "ended", _T.c.masked).values(arguments=_WITHOUT_SECRETS)
@@ -59,6 +60,11 @@ class CallKey:
     session: str
     turn: int
     call_id: str
+
+    @classmethod
+    def of(cls, call: "HeldCall") -> "CallKey":
+        """The key of a call that an attempt holds."""
+        return cls(session=call["session"], turn=call["turn"], call_id=call["call_id"])
 
     def parameters(self) -> dict[str, object]:
         """The key as parameters of this module's statements."""
@@ -98,10 +104,20 @@ class OpenCalls:
     def end_rest(self, *, cancelled: bool) -> None:
         """End every call that has no result yet, with an error that says what is known of its effect."""
         for call_id, row in self._rows.items():
-            if call_id not in self._messages:
-                asked = self._locked.has_event(f"{self._turn}/{call_id}/user_input_required")
-                error = _error_of_unfinished(row, cancelled=cancelled, asked=asked)
-                self._end(call_id, error.message, error)
+            if call_id in self._messages:
+                continue
+            code, started = ReasonCode.TOOL_CANCELLED, row.state == "claimed"
+            if cancelled:
+                what = "was cancelled while it ran; its effect is unknown" if started else "was cancelled before it ran"
+            elif not started and (
+                row.message is not None or self._locked.has_event(f"{self._turn}/{call_id}/user_input_required")
+            ):
+                what = "waited for a person when its turn was lost, and what anybody replied with it; it did not run"
+            else:
+                code = ReasonCode.TOOL_EFFECT_UNKNOWN
+                what = "was lost while it ran; its effect is unknown" if started else "was lost before it ran"
+            error = ErrorDetail(code=code, title=row.tool, message=f"Operation aborted: {row.tool} {what}")
+            self._end(call_id, error.message, error)
 
     def withdraw(self) -> None:
         """End every call that has no result yet: it waited for a person, and another message came instead."""
@@ -121,17 +137,16 @@ class OpenCalls:
             return
         now = self._locked.now
         ended = [_end_columns_of(self._key(call_id), self._messages[call_id], now) for call_id in self._ended]
-        at_work = [self._is_at_work(call_id) for call_id in self._ended]
+        # A background delegate that works on a call may still have to read the arguments.
+        at_work = [
+            self._messages[call_id].delegate is not None
+            and not self._locked.has_event(f"{self._turn}/{call_id}/delegate_end")
+            for call_id in self._ended
+        ]
         for statement, kept in ((_END, False), (_END_FIRST, True)):
             rows = [row for row, works in zip(ended, at_work, strict=True) if works is kept]
             if rows:
                 self._locked.connection.execute(statement, rows)
-
-    def _is_at_work(self, call_id: str) -> bool:
-        """Whether a background delegate works on the call, which may still have to read the arguments."""
-        if self._messages[call_id].delegate is None:
-            return False
-        return not self._locked.has_event(f"{self._turn}/{call_id}/delegate_end")
 
     def _end(
         self,
@@ -166,20 +181,6 @@ class OpenCalls:
 
     def _key(self, call_id: str) -> CallKey:
         return CallKey(session=self._locked.session, turn=self._turn, call_id=call_id)
-
-
-def _error_of_unfinished(row: CallRow, *, cancelled: bool, asked: bool) -> ErrorDetail:
-    started = row.state == "claimed"
-    if cancelled:
-        code = ReasonCode.TOOL_CANCELLED
-        what = "was cancelled while it ran; its effect is unknown" if started else "was cancelled before it ran"
-    elif asked and not started:
-        code = ReasonCode.TOOL_CANCELLED
-        what = "waited for a person when its turn was lost, and what anybody replied with it; it did not run"
-    else:
-        code = ReasonCode.TOOL_EFFECT_UNKNOWN
-        what = "was lost while it ran; its effect is unknown" if started else "was lost before it ran"
-    return ErrorDetail(code=code, title=row.tool, message=f"Operation aborted: {row.tool} {what}")
 
 
 def enter_calls(locked: LockedSession, turn: int, step: int, calls: Sequence[LedgerCall]) -> None:
@@ -227,15 +228,17 @@ def take_over_calls(locked: LockedSession, calls: Sequence[str], *, turn: int, b
     locked.connection.execute(_INSERT, rows)
 
 
-def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
-    connection: Connection,
-    *,
-    session: str,
-    turn: int,
-    call_id: str,
-    claimant: str,
-    lost: str | None = None,
-    events: Sequence[NewEvent],
+class HeldCall(TypedDict):
+    """A call, and the attempt that holds it or wants to."""
+
+    session: str
+    turn: int
+    call_id: str
+    claimant: str
+
+
+def claim_call(
+    connection: Connection, *, lost: str | None = None, events: Sequence[NewEvent], **wanted: Unpack[HeldCall]
 ) -> Claim:
     """Claim a call, and write ``events`` if the claim is granted.
 
@@ -247,7 +250,7 @@ def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
         TurnEndedError: The turn has ended, or a later attempt of the same activity holds the call, and a frozen worker
             asks late.
     """
-    call = CallKey(session=session, turn=turn, call_id=call_id)
+    call, claimant = CallKey.of(wanted), wanted["claimant"]
     locked = LockedSession.lock_for_turn(connection, call.session, call.turn)
     row = connection.execute(_FIND, call.parameters()).one_or_none()
     if row is None:
@@ -265,11 +268,13 @@ def claim_call(  # noqa: PLR0913 - the ledger's key is three of them
         raise TurnEndedError(msg)
     if row.state == "claimed" and row.claimant not in {claimant, lost}:
         runs = 1 + locked.count_events(f"{call.turn}/{call.call_id}/{RERUN}")
-        return Claim(state="uncertain", arguments=row.arguments, held_by=row.claimant, runs=runs)
+        return Claim(
+            state="uncertain", arguments=row.arguments, held_by=row.claimant, runs=runs, asked=row.message or ""
+        )
     connection.execute(_CLAIM, {**call.parameters(), "by": claimant, "at": locked.now})
     locked.append(*events)
     locked.save()
-    return Claim(state="free", arguments=row.arguments)
+    return Claim(state="free", arguments=row.arguments, asked=row.message or "")
 
 
 def _is_delegate_of(row: CallRow, claimant: str) -> bool:
@@ -285,39 +290,27 @@ def _is_later(held: str, asking: str) -> bool:
     return bool(place) and held_place == place and held_at > at
 
 
-class FinishedCall(TypedDict):
+class FinishedCall(HeldCall):
     """Arguments of :func:`finish_call` without the artifacts."""
 
-    session: str
-    turn: int
-    call_id: str
-    claimant: str
     message: ToolMessage | None
     events: Sequence[NewEvent]
 
 
-def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
-    connection: Connection,
-    *,
-    session: str,
-    turn: int,
-    call_id: str,
-    claimant: str,
-    message: ToolMessage | None,
-    events: Sequence[NewEvent],
-    artifacts: Sequence[Artifact] = (),
+def finish_call(
+    connection: Connection, *, artifacts: Sequence[Artifact] = (), **finished: Unpack[FinishedCall]
 ) -> bool:
     """Record the result of a call if the claimant still holds it; otherwise write nothing and return False.
 
     Without a message only the events are written: a background delegate has ended, whose call has its result already,
     or gets it from another call.
     """
-    call = CallKey(session=session, turn=turn, call_id=call_id)
+    call, message, events = CallKey.of(finished), finished["message"], finished["events"]
     locked = LockedSession.find(connection, call.session)
     if locked is None or locked.open_turn != call.turn:
         return False
     row = connection.execute(_FIND, call.parameters()).one_or_none()
-    if row is None or row.claimant != claimant:
+    if row is None or row.claimant != finished["claimant"]:
         return False
     if message is None:
         connection.execute(_FORGET, call.parameters())
@@ -331,6 +324,26 @@ def finish_call(  # noqa: PLR0913 - the ledger's key is three of them
     for artifact in artifacts:
         insert_artifact(connection, call, artifact, locked.now)
     locked.append(*events)
+    locked.save()
+    return True
+
+
+def park_call(connection: Connection, *, asked: str, **held: Unpack[HeldCall]) -> bool:
+    """Keep what the call's MCP server asks, and give the claim back: the call is sent again with the answer.
+
+    Returns:
+        False, with nothing written, if the claimant does not hold the call any more.
+    """
+    call = CallKey.of(held)
+    locked = LockedSession.find(connection, call.session)
+    if locked is None or locked.open_turn != call.turn:
+        return False
+    row = connection.execute(_FIND, call.parameters()).one_or_none()
+    if row is None or row.state == "ended":
+        return False
+    if row.claimant != held["claimant"]:
+        return bool(row.state == "planned" and row.message == asked)  # the same again: its answer did not arrive
+    connection.execute(_PARK, {**call.parameters(), "asked": Content(call.session, asked)})
     locked.save()
     return True
 

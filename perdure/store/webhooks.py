@@ -1,32 +1,40 @@
 """The webhooks of a store: their addresses, filters and secrets."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
-from perdure.contracts.webhooks import Webhook, WebhookEvent, WebhookTarget
+from perdure.contracts.webhooks import PushConfig, Webhook, WebhookEvent, WebhookTarget
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
-from perdure.store.sealing import Content
+from perdure.store.keys.sealing import Content
 
 _W, _K = schema.webhooks, schema.session_keys
 _SHOWN = (
     select(_W.c.id, _W.c.url, _W.c.events, _W.c.tenant, _W.c.agents, _W.c.session)
-    .add_columns(_W.c.paused, _W.c.pause_reason, _W.c.created_at)
+    .add_columns(_W.c.turn, _W.c.push, _W.c.paused, _W.c.pause_reason, _W.c.created_at)
     .order_by(_W.c.created_at, _W.c.id)
 )
 _ACTIVE = _SHOWN.where(_W.c.paused.is_(False))
 _ONE = _W.c.id == bindparam("webhook")
-_TARGET = select(_W.c.url, _W.c.paused, _W.c.secret, _W.c.old_secret, _W.c.old_until).where(_ONE)
+_TARGET = select(_W.c.url, _W.c.paused, _W.c.headers, _W.c.secret, _W.c.old_secret, _W.c.old_until).where(_ONE)
 
 
-def add_webhook(connection: Connection, webhook: Webhook, secret: str) -> None:
-    """Insert a webhook and its secret."""
+_AS_THEY_ARE = {"id", "url", "tenant", "session", "turn", "paused", "pause_reason", "created_at"}
+
+
+def add_webhook(
+    connection: Connection, webhook: Webhook, secret: str, headers: Mapping[str, str] | None = None
+) -> None:
+    """Insert a webhook, its secret, and the headers that each of its messages has."""
     connection.execute(
         insert(_W),
         {
-            **webhook.model_dump(include={"id", "url", "tenant", "session", "paused", "pause_reason", "created_at"}),
+            **webhook.model_dump(include=_AS_THEY_ARE),
+            "push": None if webhook.push is None else webhook.push.model_dump_json(),
+            "headers": Content(key_holder_of(webhook.id), json.dumps(dict(headers))) if headers else None,
             "events": json.dumps(webhook.events),
             "agents": json.dumps(webhook.agents),
             "secret": Content(key_holder_of(webhook.id), secret),
@@ -35,10 +43,30 @@ def add_webhook(connection: Connection, webhook: Webhook, secret: str) -> None:
 
 
 def webhooks(
-    connection: Connection, event: WebhookEvent | None = None, *, tenant: str | None = None
+    connection: Connection,
+    event: WebhookEvent | None = None,
+    *,
+    tenant: str | None = None,
+    turn: tuple[str, int] | None = None,
+    one: str | None = None,
 ) -> tuple[Webhook, ...]:
-    """Webhooks, the oldest first: all, or those of a tenant; with an event, those that are to be told of it now."""
+    """Webhooks, the oldest first: those of no single turn; with an event, those that are to be told of it now.
+
+    Args:
+        connection: The transaction.
+        event: Only those that get it and are not paused.
+        tenant: Only those of this tenant.
+        turn: A session and the number of its turn, whose own webhooks are there too.
+        one: Only the one of this id, also if it is a turn's.
+    """
     statement = _SHOWN if event is None else _ACTIVE
+    if one is not None:
+        statement = statement.where(_W.c.id == one)
+    elif turn is None:
+        statement = statement.where(_W.c.turn.is_(None))
+    else:
+        session, number = turn
+        statement = statement.where(_W.c.turn.is_(None) | ((_W.c.turn == number) & (_W.c.session == session)))
     if tenant is not None:
         statement = statement.where(_W.c.tenant == tenant)
     found = (_webhook(row) for row in connection.execute(statement))
@@ -53,7 +81,8 @@ def webhook_target(connection: Connection, webhook: str) -> WebhookTarget | None
     secrets = [row.secret]
     if row.old_secret is not None and row.old_until > datetime.now(UTC):
         secrets.append(row.old_secret)
-    return WebhookTarget(url=row.url, secrets=tuple(secrets), paused=row.paused)
+    headers: dict[str, str] = {} if row.headers is None else json.loads(row.headers)
+    return WebhookTarget(url=row.url, secrets=tuple(secrets), headers=headers, paused=row.paused)
 
 
 def pause_webhook(connection: Connection, webhook: str, *, paused: bool, reason: str = "") -> Webhook:
@@ -110,6 +139,8 @@ def _webhook(row: Row[*tuple[object, ...]]) -> Webhook:
         tenant=row.tenant,
         agents=tuple(json.loads(row.agents)),
         session=row.session,
+        turn=row.turn,
+        push=None if row.push is None else PushConfig.model_validate_json(row.push),
         paused=row.paused,
         pause_reason=row.pause_reason,
         created_at=row.created_at,

@@ -17,6 +17,9 @@ from perdure.workflows.options import ActivityOptions
 MOST_ATTEMPTS = 1_000
 """An activity that fails so often does so forever."""
 
+LONGEST_WAIT = timedelta(days=36_500)
+"""Before the next attempt, if nothing bounds that."""
+
 _numbers = itertools.count(1)
 
 
@@ -34,21 +37,17 @@ class Call:
         options: ActivityOptions,
     ) -> None:
         self._clock = clock
+        self._function = function
+        self._argument = argument
         self._name = name
+        self._session = session
         self._options = options
         self._cancelled = False
+        self._attempt = 0
+        self._id = str(next(_numbers))
         self._environment = ActivityEnvironment()
-        self._environment.payload_converter = DATA_CONVERTER.payload_converter
-        self._environment.info = replace(
-            self._environment.info,
-            activity_id=str(next(_numbers)),
-            activity_type=str(name),
-            workflow_id=session,
-            workflow_run_id=session,
-        )
-        self.task = clock.start(self._attempts(function, argument))
+        self.task = clock.start(self._attempts())
 
-    @property
     def done(self) -> bool:
         """Whether it has come to an end."""
         return self.task.done()
@@ -60,24 +59,46 @@ class Call:
 
     def cancel(self) -> None:
         """Have it end: the attempt that runs, or the wait for the next one."""
-        if not self._cancelled and not self.done:
+        if not self._cancelled and not self.done():
             self._cancelled = True
             self._environment.cancel()
             self._clock.look()
 
-    async def _attempts(self, function: Callable[..., Awaitable[Any]], argument: object) -> Any:  # noqa: ANN401
+    def _begin(self) -> ActivityEnvironment:
+        """The surroundings of the next attempt."""
+        self._attempt += 1
+        environment = ActivityEnvironment()
+        environment.payload_converter = DATA_CONVERTER.payload_converter
+        environment.info = replace(
+            environment.info,
+            activity_id=self._id,
+            activity_type=str(self._name),
+            workflow_id=self._session,
+            workflow_run_id=self._session,
+            attempt=self._attempt,
+            # By its time an attempt is told from the one before.
+            started_time=self._clock.now + timedelta(microseconds=self._attempt),
+        )
+        return environment
+
+    async def _run(self) -> Any:  # noqa: ANN401 - as an activity handle's
+        """Make one attempt."""
+        return await self._environment.run(self._function, self._argument)
+
+    async def _attempts(self) -> Any:  # noqa: ANN401 - as an activity handle's
         most = self._options["retry_policy"].maximum_attempts or MOST_ATTEMPTS
         for attempt in itertools.count(1):
-            # By its time an attempt is told from the one before.
-            started = self._clock.now + timedelta(microseconds=attempt)
-            self._environment.info = replace(self._environment.info, attempt=attempt, started_time=started)
+            self._environment = self._begin()
             try:
-                return await self._environment.run(function, argument)
+                return await self._run()
             except asyncio.CancelledError:
                 if not self._cancelled:
                     raise
             except Exception as error:  # noqa: BLE001 - the edge: as Temporal takes whatever an activity raises
-                failure = error if isinstance(error, ApplicationError) else _to_application_error(error)
+                failure = error
+                if not isinstance(failure, ApplicationError):
+                    failure = ApplicationError(str(error), type=type(error).__name__)
+                    failure.__cause__ = error
                 if failure.non_retryable or attempt >= most:
                     return self._to_activity_error(failure)
                 until = self._clock.now + (failure.next_retry_delay or self._wait(attempt))
@@ -88,8 +109,9 @@ class Call:
 
     def _wait(self, attempt: int) -> timedelta:
         policy = self._options["retry_policy"]
-        wait = policy.initial_interval * policy.backoff_coefficient ** min(attempt - 1, 50)
-        return min(wait, policy.maximum_interval or wait)
+        longest = policy.maximum_interval or LONGEST_WAIT
+        factor = policy.backoff_coefficient ** min(attempt - 1, 50)
+        return min(policy.initial_interval * min(factor, longest / policy.initial_interval), longest)
 
     def _to_activity_error(self, cause: ApplicationError | CancelledError) -> ActivityError:
         error = ActivityError(
@@ -98,14 +120,8 @@ class Call:
             started_event_id=0,
             identity="",
             activity_type=self._name,
-            activity_id=self._environment.info.activity_id,
+            activity_id=self._id,
             retry_state=None,
         )
         error.__cause__ = cause
         return error
-
-
-def _to_application_error(error: Exception) -> ApplicationError:
-    failure = ApplicationError(str(error), type=type(error).__name__)
-    failure.__cause__ = error
-    return failure

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -24,14 +24,36 @@ class Clock:
     """The time of some tasks that wait for each other.
 
     Every task must be started by :meth:`start` and wait by :meth:`wait`, except for what goes on by itself, such as a
-    thread: so the clock knows when nothing is left to do but to let time pass.
+    thread: so the clock knows when nothing is left to do but to let time pass. The tasks live as long as the clock:
+    where a ``with`` ends that it is opened by, those that still run are cancelled. One that was forgotten would find
+    that its time has always come, and never rest.
     """
 
     def __init__(self, now: datetime) -> None:
         self.now = now
         self._began = now
         self._awake = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._waits: list[_Wait] = []
+        self.on_pass: Callable[[timedelta], object] = lambda _: None
+        """Called with the time that is about to pass."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Cancel the tasks that still run, and those that they start meanwhile."""
+        while self._tasks:
+            left = list(self._tasks)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def advance(self, to: datetime) -> None:
+        """Let time pass, and wake nobody."""
+        if to > self.now:
+            self.on_pass(to - self.now)
+            self.now = to
 
     def seconds(self) -> float:
         """Seconds that have passed."""
@@ -39,8 +61,10 @@ class Clock:
 
     def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Start a task."""
-        self._awake += 1
         task = asyncio.create_task(work)
+        self._awake += 1
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._let_time_pass)
         return task
 
@@ -80,7 +104,7 @@ class Clock:
             return
         moments = [waiting.until for waiting in self._waits if waiting.until is not None]
         if moments:
-            self.now = max(self.now, min(moments))
+            self.advance(min(moments))
             for waiting in [wait for wait in self._waits if wait.until is not None and wait.until <= self.now]:
                 self._wake(waiting)
             return

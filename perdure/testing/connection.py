@@ -17,7 +17,7 @@ LINGER_NOW = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Response:
-    """What goes over the connection; ``fault`` is what goes wrong on the way, if anything does.
+    """Response over the connection; ``fault`` is what goes wrong on the way, if anything does.
 
     Attributes:
         stream: The body in pieces, if it is sent so.

@@ -16,9 +16,10 @@ import temporalio.client
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
 from perdure.cli.errors import CliError
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary
 from perdure.client import Client, PerdureError
 from perdure.client.connect import DATA_CONVERTER
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing.provider import ScriptedProvider
@@ -42,7 +43,7 @@ class EnvironmentUnavailableError(PerdureError):
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a test works with.
+    """Environment of a test.
 
     Attributes:
         client: A client of this server and store.
@@ -125,7 +126,7 @@ async def environment(
 
 
 def _variables_of(provider: ScriptedProvider) -> dict[str, str]:
-    """What leads litellm to the scripted model, also past a proxy."""
+    """Variables that lead litellm to the scripted model, also past a proxy."""
     direct = ",".join(name for name in (os.environ.get("NO_PROXY", ""), "127.0.0.1") if name)
     return {
         **_KEYS,
@@ -176,9 +177,9 @@ async def _worker(
     """A worker in this process, taken down in order."""
     try:
         from perdure.activities.mcp.servers import McpServers  # noqa: PLC0415
-        from perdure.activities.metrics import Metrics  # noqa: PLC0415
         from perdure.activities.secrets import secret_values  # noqa: PLC0415
-        from perdure.activities.tool_runner import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
+        from perdure.activities.telling.metrics import Metrics  # noqa: PLC0415
+        from perdure.activities.toolbox.runner import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
         from perdure.worker.agents import check_needs, with_delegates  # noqa: PLC0415
         from perdure.worker.app import Parts, build_pinned_worker, build_workers  # noqa: PLC0415
         from perdure.worker.telemetry import registry  # noqa: PLC0415

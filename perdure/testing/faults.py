@@ -100,7 +100,7 @@ def cut_body() -> Fault:
 
 
 def garbage() -> Fault:
-    """A reply of status 200 that is no JSON."""
+    """A reply of status 200 that is not JSON."""
     return Fault(kind="garbage")
 
 

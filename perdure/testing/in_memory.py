@@ -1,34 +1,37 @@
 """Turns in memory: the agent, its tools and its hooks as on a worker, without a server, a port, a file or a wait."""
 
-import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Literal, Unpack
 
 from perdure.activities.mcp.servers import McpServers
-from perdure.activities.metrics import Metrics
-from perdure.activities.pace import Gate, Gates
-from perdure.activities.provider_http import stand_in
+from perdure.activities.models.pace import Gate, Gates
+from perdure.activities.models.provider_http import stand_in
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
-from perdure.activities.tool_runner import Bodies
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.toolbox.runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.client.read import read_events, read_trajectory
-from perdure.client.requests import Content, TaskOptions, keep_files, read_content, session_id, turn_request
+from perdure.client.requests import Content, keep_files, read_content, session_id, turn_request
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.events import Envelope, Event
 from perdure.contracts.input_requests import InputRequest, Reply
 from perdure.contracts.messages import Message
+from perdure.contracts.standing_approvals import AlwaysScope, StandingTerms
+from perdure.contracts.turn_options import TaskOptions
 from perdure.contracts.turns import Continuation, TurnResult
 from perdure.contracts.values import JsonValue, Value
+from perdure.settings import load_settings
 from perdure.store import Store
 from perdure.testing.clock import Clock, NothingComesError
-from perdure.testing.memory_turn import Around, MemoryTurn, RunningTurn, tell
+from perdure.testing.memory_runtime import Around, MemorySession, RunningTurn, tell
 from perdure.testing.provider import RecordedRequest, ScriptedProvider
 from perdure.testing.script import Answers
 from perdure.testing.stand_in import stand_in_of
@@ -49,17 +52,18 @@ class InMemoryError(PerdureError):
 
 
 class Said(Value):
-    """What a person says to an input request, so many seconds of virtual time after it was asked."""
+    """Reply of a person to an input request, so many seconds of virtual time after it was asked."""
 
-    decision: Literal["answered", "approved", "denied"]
+    decision: Literal["answered", "approved", "denied", "returned", "failed"]
     value: JsonValue = None
     by: str = "somebody"
     reason: str = ""
     seconds: float = 0.0
+    always: StandingTerms | None = None
 
     def to(self, request: str) -> Reply:
         """The reply to this request."""
-        return Reply(request=request, decision=self.decision, value=self.value, by=self.by, reason=self.reason)
+        return Reply(request=request, **self.model_dump(exclude={"seconds"}))
 
 
 def answer(value: JsonValue, *, by: str = "somebody", seconds: float = 0.0) -> Said:
@@ -67,9 +71,19 @@ def answer(value: JsonValue, *, by: str = "somebody", seconds: float = 0.0) -> S
     return Said(decision="answered", value=value, by=by, seconds=seconds)
 
 
-def approve(*, by: str = "somebody", seconds: float = 0.0) -> Said:
-    """An approval of a tool call."""
-    return Said(decision="approved", by=by, seconds=seconds)
+def approve(
+    *, by: str = "somebody", seconds: float = 0.0, always: AlwaysScope | None = None, until: datetime | None = None
+) -> Said:
+    """An approval of a tool call; with ``always`` it stands for further calls of the session."""
+    stands = None if always is None else StandingTerms(scope=always, until=until)
+    return Said(decision="approved", by=by, seconds=seconds, always=stands)
+
+
+def result(value: JsonValue = None, *, error: str | None = None, by: str = "somebody", seconds: float = 0.0) -> Said:
+    """The result of a tool call that the caller runs, or its error."""
+    if error is not None:
+        return Said(decision="failed", value=error, by=by, seconds=seconds)
+    return Said(decision="returned", value=value, by=by, seconds=seconds)
 
 
 def deny(reason: str = "", *, by: str = "somebody", seconds: float = 0.0) -> Said:
@@ -78,7 +92,7 @@ def deny(reason: str = "", *, by: str = "somebody", seconds: float = 0.0) -> Sai
 
 
 People = Sequence[Said] | Callable[[InputRequest], Said | None]
-"""What people say: in the order of the requests, or for each request; None is no reply."""
+"""Replies of people: in the order of the requests, or for each request; None sends no reply."""
 
 OnEvent = Callable[[Event, RunningTurn], None]
 """Called with each event of the log and the turn that wrote it, which it may cancel, steer or extend."""
@@ -118,7 +132,7 @@ class InMemoryRun:
 
 
 class InMemoryOptions(TaskOptions, total=False):
-    """What a turn in memory may be told beside its prompt.
+    """Options of a turn in memory beside its prompt.
 
     Attributes:
         agents: Further agents, such as delegates that the agent names.
@@ -157,6 +171,11 @@ async def run_in_memory(
     worker. Only Temporal, the database file, the network and time are not there: waits before retries and for people
     pass at once.
 
+    Example::
+
+        run = await run_in_memory(agent, "Count: a b c", [call(("word_count", {"text": "a b c"})), say("three")])
+        assert run.result.output == "three"
+
     Args:
         agent: The agent; its delegates come with it.
         prompt: A text, or a list of texts, images and files; empty beside ``reply``.
@@ -174,7 +193,10 @@ async def run_in_memory(
         msg = "recording: a turn in memory neither writes nor replays one, its script answers; leave recording out"
         raise InMemoryError(msg)
     reply = _reply(prompt, before, options["reply"]) if "reply" in options else None
-    store = await _open_store()
+    if not _stores:
+        _stores.append(await Store.open(IN_MEMORY, upgrade=True))
+        _stores[0].listen(tell)
+    store = _stores[0]
     text, files = await read_content(prompt if reply is None else f"{reply.decision} {reply.request}")
     fields = {name: value for name, value in options.items() if name not in ours}
     request = turn_request(session, {"agent": agent.name, "prompt": text, **fields})
@@ -184,13 +206,13 @@ async def run_in_memory(
     clock = Clock(datetime.now(UTC))
     window, max_tools = options.get("window"), options.get("max_tools")
     model = ScriptedProvider(script, models=options.get("models"), window=window, max_tools=max_tools)
-    async with _make_parts((agent, *options.get("agents", ())), store) as parts:
+    async with make_parts((agent, *options.get("agents", ())), store) as parts:
         watching = _Watching(options.get("on_event"))
         recordings = Recordings(mode="off", folder=Path(), store=parts.store, secrets=parts.secrets)
         around = Around(
-            activities=make_activities(parts, recordings, _OpenGates(parts.metrics, room=1), clock.seconds),
+            activities=make_activities(parts, recordings, OpenGates(parts.metrics, room=1), clock.seconds),
             clock=clock,
-            ask=_ask_with(options.get("people", ())),
+            ask=ask_with(options.get("people", ())),
             on_event=watching.hear,
         )
         started = request.model_copy(update=more)
@@ -212,17 +234,14 @@ async def run_in_memory(
 
 
 async def _run_turns(around: Around, session: str, request: Continuation) -> list[TurnResult]:
-    task = around.clock.start(MemoryTurn(around, session, request).run())
     try:
-        return await task
+        async with around.clock:
+            return await around.clock.start(MemorySession(around, session).run(request))
     except NothingComesError:
-        waiting = [request for turn in around.turns for request in turn.requests]
+        waiting = [request for turn in around.sessions.values() for request in turn.requests]
         told = ", ".join(request.question or f"approval of {request.tool}" for request in waiting) or "something"
         msg = f"the turn waits for {told}, and nobody says anything; give run_in_memory people=[…] or people=a function"
         raise InMemoryError(msg) from None
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 class _Watching:
@@ -243,7 +262,7 @@ class _Watching:
             turn.cancel("on_event failed")
 
 
-class _OpenGates(Gates):
+class OpenGates(Gates):
     """Gates that never hold a call: what a script refuses says nothing of a pace."""
 
     def gate_of(self, definition: AgentDefinition) -> Gate:
@@ -251,7 +270,8 @@ class _OpenGates(Gates):
         return Gate(definition.model, lambda: 1_000, lambda: None)
 
 
-def _ask_with(people: People) -> Callable[[InputRequest], tuple[Reply, float] | None]:
+def ask_with(people: People) -> Callable[[InputRequest], tuple[Reply, float] | None]:
+    """The replies of these people."""
     in_order = iter(()) if callable(people) else iter(people)
 
     def ask(request: InputRequest) -> tuple[Reply, float] | None:
@@ -262,7 +282,7 @@ def _ask_with(people: People) -> Callable[[InputRequest], tuple[Reply, float] | 
 
 
 def _reply(prompt: Content, before: InMemoryRun | None, said: Said) -> Reply:
-    """What is said to the first request of the run before."""
+    """Reply to the first request of the run before."""
     if before is None or not before.results[-1].requests:
         msg = "reply: the run before waits for nobody; give after= a run that ended waiting_for_input"
         raise InMemoryError(msg)
@@ -275,31 +295,31 @@ def _reply(prompt: Content, before: InMemoryRun | None, said: Said) -> Reply:
 _stores: list[Store] = []
 """The store of this process: an empty one takes longer to make than a turn to run."""
 
-_metrics: list[Metrics] = []
 
-
-async def _open_store() -> Store:
-    if not _stores:
-        _stores.append(await Store.open(IN_MEMORY, upgrade=True))
-        _stores[0].listen(tell)
-        _metrics.append(Metrics(registry()))
-    return _stores[0]
+@cache
+def _shared_metrics() -> Metrics:
+    """The metrics of this process, which nobody reads."""
+    return Metrics(registry())
 
 
 @contextlib.asynccontextmanager
-async def _make_parts(given: tuple[Agent, ...], store: Store) -> AsyncIterator[Parts]:
+async def make_parts(
+    given: tuple[Agent, ...], store: Store, make_bodies: Callable[[int], Bodies] = Bodies
+) -> AsyncIterator[Parts]:
+    """Make the parts that the activities of a worker in memory share."""
     prepared = _prepare(given)
     agents = prepared.agents
-    bodies, mcp = Bodies(8), McpServers(agents.values(), prepared.secrets)
+    bodies, mcp = make_bodies(8), McpServers(agents.values(), prepared.secrets)
     try:
         yield Parts(
             store=store,
             agents=agents,
-            metrics=_metrics[0],
+            metrics=_shared_metrics(),
             bodies=bodies,
             secrets=prepared.secrets,
             search_attributes=False,
             mcp=mcp,
+            tenant_variables=load_settings(of_folder=False).tenant_variables,
         )
     finally:
         await mcp.close()

@@ -86,7 +86,7 @@ def _call_ids(message: _Message) -> list[str]:
     return [str(call.get("id")) for call in _calls(message)]
 
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 """Upper bound of every wait for something to happen."""
 
 HOST = "127.0.0.1"
@@ -97,14 +97,14 @@ WIRES: dict[str, Wire] = {wire.path: wire for wire in (OPENAI, ANTHROPIC)}
 """By the path of a request."""
 
 USUAL_WINDOW = 128_000
-"""What a context overflow names when the provider has no window of its own."""
+"""Context window that an overflow names when the provider has none of its own."""
 
 USUAL_MAX_TOOLS = 128
 """Likewise of too many tools."""
 
 
 class _FunctionFailedError(Exception):
-    """The script's function raised something, or returned what is no reply."""
+    """The script's function raised something, or returned something other than a reply."""
 
 
 class RecordedRequest(Value):
@@ -205,11 +205,11 @@ class ScriptedProvider:
             self._server, self._bound = await asyncio.start_server(self._serve, sock=self._bound), None
 
     async def wait_for_requests(self, count: int) -> None:
-        """Wait until so many requests have arrived, at most 30 s."""
+        """Wait until so many requests have arrived, at most 120 s."""
         await self._wait(lambda: len(self.requests) >= count)
 
     async def wait_for_disconnect(self, count: int = 1) -> None:
-        """Wait until so many clients have gone away before their reply, at most 30 s."""
+        """Wait until so many clients have gone away before their reply, at most 120 s."""
         await self._wait(lambda: self.disconnects >= count)
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
@@ -264,14 +264,17 @@ class ScriptedProvider:
         return _json(400, wire.error(400, ErrorText(message=text, type="scripted")))
 
     async def answer(self, wire: Wire, body: bytes, headers: dict[str, str]) -> Response:
-        """What is sent for a request, and what goes wrong on the way; the request is recorded.
+        """Answer a request, with what goes wrong on the way; the request is recorded.
 
         Raises:
-            Exception: The body is no request of the wire, or the script has no answer for it.
+            Exception: The body is not a request of the wire, or the script has no answer for it.
         """
         request = wire.request(body)
         refused, reply = self._answer_or_refuse(request, wire)
-        fault = refused or self._take_next_fault(request, reply)
+        fault = refused
+        if fault is None:
+            fault = self._fault_ahead(request, reply)
+            self._faults_used[_conversation(request)] += 1
         response = self._response(wire, request, reply, fault, headers)
         kind = "refused" if refused else fault.kind if fault else None
         self.requests.append(RecordedRequest(request=request, headers=headers, fault=kind, body=json.loads(body)))
@@ -291,14 +294,20 @@ class ScriptedProvider:
         return wire.answer(request, reply), None
 
     def _answer_or_refuse(self, request: ChatRequest, wire: Wire) -> tuple[Fault | None, Reply]:
-        """Why the request is refused, if it is, and the script's reply to it."""
-        refused = self._find_limit_fault(request) or self._find_rule_fault(request, wire)
+        """Fault that refuses the request, if any, and the script's reply to it."""
+        refused: Fault | None = None
+        if self._max_tools is not None and len(request.tools) > self._max_tools:
+            refused = Fault(kind="status", known="too_many_tools")
+        elif self._window is not None and request.tokens > self._window:
+            refused = Fault(kind="status", known="context_overflow")
+        elif (said := find_broken_rule(request, wire)) is not None:
+            refused = Fault(kind="status", status=400, error=said)
         return refused, Reply() if refused else self._reply(request)
 
     def _response(
         self, wire: Wire, request: ChatRequest, reply: Reply, fault: Fault | None, headers: Mapping[str, str]
     ) -> Response:
-        """What is sent, and what goes wrong on the way."""
+        """Response to a request, with what goes wrong on the way."""
         if fault is not None and fault.kind == "status":
             window, max_tools = self._window or USUAL_WINDOW, self._max_tools or USUAL_MAX_TOOLS
             status, body = wire.refusal(
@@ -335,11 +344,11 @@ class ScriptedProvider:
         await self._notify()
 
     async def wait_for_held_streams(self, count: int = 1) -> None:
-        """Wait until so many streams have stood still, at most 30 s."""
+        """Wait until so many streams have stood still, at most 120 s."""
         await self._wait(lambda: self._held >= count)
 
     def _hold(self, sent: int) -> Coroutine[object, object, None] | None:
-        """What to wait for after so many pieces, if streams are held there."""
+        """Wait that holds the stream after so many pieces, if streams are held there."""
         return self._wait_while_held() if sent == self._held_after else None
 
     async def _wait_while_held(self) -> None:
@@ -347,17 +356,6 @@ class ScriptedProvider:
         async with self._changed:
             self._changed.notify_all()
             await self._changed.wait_for(lambda: self._held_after is None)
-
-    def _find_limit_fault(self, request: ChatRequest) -> Fault | None:
-        if self._max_tools is not None and len(request.tools) > self._max_tools:
-            return Fault(kind="status", known="too_many_tools")
-        if self._window is not None and request.tokens > self._window:
-            return Fault(kind="status", known="context_overflow")
-        return None
-
-    def _find_rule_fault(self, request: ChatRequest, wire: Wire) -> Fault | None:
-        said = find_broken_rule(request, wire)
-        return None if said is None else Fault(kind="status", status=400, error=said)
 
     def _reply(self, request: ChatRequest) -> Reply:
         answers = self._models.get(request.model, self._answers)
@@ -368,11 +366,6 @@ class ScriptedProvider:
         except Exception as error:
             msg = f"the script's function failed: {error!r}"
             raise _FunctionFailedError(msg) from error
-
-    def _take_next_fault(self, request: ChatRequest, reply: Reply) -> Fault | None:
-        fault = self._fault_ahead(request, reply)
-        self._faults_used[_conversation(request)] += 1
-        return fault
 
     def _fault_ahead(self, request: ChatRequest, reply: Reply) -> Fault | None:
         """The fault that the request meets, which stays ahead of the next one."""
@@ -391,7 +384,7 @@ class ScriptedProvider:
 
 
 def _conversation(request: ChatRequest) -> tuple[str, str, int]:
-    """What faults are counted for. The first user message tells sessions apart that share a script."""
+    """Key under which faults are counted. The first user message tells sessions apart that share a script."""
     first = next((str(message.get("content")) for message in request.messages if message.get("role") == "user"), "")
     return request.model, first, request.index
 

@@ -1,4 +1,4 @@
-"""What a scripted model answers, and which faults come first. Plain values, so that a script may be a JSON file."""
+"""Script of a model: its answers, and the faults that come first. Plain values, so that a script may be a JSON file."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ KnownError = Literal[
 
 
 class ErrorText(Value):
-    """What an error reply says; each wire puts it in its own form, and one without types or codes leaves them out."""
+    """Text of an error reply; each wire puts it in its own form, and one without types or codes leaves them out."""
 
     message: str
     type: str
@@ -40,7 +40,7 @@ class Fault(Value):
         kind: ``status``: an error reply. ``answer``: another answer in place of the script's. ``hang``: no reply until
             the client goes. ``close``: the connection is closed before the reply. ``reset``: likewise with a TCP reset.
             ``cut``, ``reset_in_body``, ``hang_in_body``: likewise half-way through the body. ``garbage``: a 200 that
-            is no JSON. ``empty_choices``: a 200 without an answer in it. ``drip``: the reply comes a byte at a time.
+            is not JSON. ``empty_choices``: a 200 without an answer in it. ``drip``: the reply comes a byte at a time.
             ``delay``: the reply comes late. Of a request that asks for a stream, and else the answer as it is:
             ``stream_cut``: the connection breaks after ``after`` pieces. ``stream_stall``: silence from there on.
             ``stream_without_usage``, ``stream_without_end``: all pieces, and an end in good order without what was
@@ -141,7 +141,7 @@ class ChatRequest(Value):
 
     @cached_property
     def digest(self) -> str:
-        """What ids are made of: the same for the same messages."""
+        """Digest that ids are made of: the same for the same messages."""
         return hashlib.sha256(json.dumps([*self.messages], sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import httpx
 
-from perdure.activities.model_attempt import DeadlineExceededError
-from perdure.activities.provider_http import StandIn
+from perdure.activities.models.attempt import DeadlineExceededError
+from perdure.activities.models.provider_http import StandIn
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing.clock import Clock
@@ -79,7 +79,7 @@ async def _pass(clock: Clock, definition: AgentDefinition, fault: Fault, size: i
 
 
 def _receive(request: httpx.Request, response: Response) -> httpx.Response:
-    """What a client receives of a response that meets its fault."""
+    """Return what a client receives of a response that meets its fault."""
     headers = {"content-type": "application/json", **response.headers}
     match response.fault and response.fault.kind:
         case "close":

@@ -113,7 +113,7 @@ _EMPTY_BLOCKS: Mapping[str, Mapping[str, JsonValue]] = {
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
 }
-"""What a block of each type begins with."""
+"""First fields of a block of each type."""
 
 
 def anthropic_frames(answer: Mapping[str, Any], reply: Reply) -> Iterator[Frame]:

@@ -19,7 +19,7 @@ class KnownText(ErrorText):
 
 
 class RuleTexts(Value):
-    """What a wire says of a conversation that breaks a rule; ``{at}`` is the message's number, ``{what}`` the id."""
+    """Texts of a wire about a conversation that breaks a rule; ``{at}`` is the message's number, ``{what}`` the id."""
 
     unanswered: str
     orphan: str
@@ -40,7 +40,7 @@ class Wire(ABC):
         """The request of a body.
 
         Raises:
-            ValueError: The body is no request of this wire.
+            ValueError: The body is not a request of this wire.
         """
 
     @abstractmethod

@@ -16,7 +16,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from perdure.activities.log_counters import LogCounters
+from perdure.activities.telling.log_counters import LogCounters
 from perdure.contracts.events import Envelope
 from perdure.contracts.names import Metric
 from perdure.contracts.turns import TurnResult

@@ -15,8 +15,9 @@ import click
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider
 from tests.house import House, become_a_user
 from tests.workflow.asking import COLOUR, DONE, asker, waiting

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
+from perdure.local_ports import find_free_port
 from perdure.store import Store
 from perdure.workflows.agent_turn import AgentTurn
 from tests.chaos.compare import differences

@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,11 +26,12 @@ import temporalio.client
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import Metric
+from perdure.local_ports import find_free_port
 from perdure.store import Store
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
 from perdure.workflows.agent_turn import AgentTurn
@@ -76,6 +77,7 @@ class Member:
 
     def __init__(self, main: str, arguments: tuple[str, ...], environment: dict[str, str], log: Path, url: str) -> None:
         self.url = url
+        self.environment = environment
         self.deserted: list[int] = []
         self._call = (main, arguments, environment, log)
         self._told: set[int] = set()
@@ -155,12 +157,16 @@ class Fleet:
     """Workers, gateways, and what they share."""
 
     folder: Path
+    server: EmbeddedServer
     temporal: temporalio.client.Client
+    databases: Databases
+    store_url: str
     store: Store
     http: httpx.AsyncClient
     provider: ScriptedProvider
     workers: list[Member]
     gateways: list[Member]
+    numbers: "count[int]" = field(default_factory=lambda: count(1))
     jobs: list[Job] = field(default_factory=list)
     kills: Counter[str] = field(default_factory=Counter)
 
@@ -171,16 +177,18 @@ class Fleet:
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, folder: Path) -> AsyncIterator["Fleet"]:
+    async def running(
+        cls, folder: Path, script: Callable[[ChatRequest], Reply] = model, agents: str = "tests.chaos.agents"
+    ) -> AsyncIterator["Fleet"]:
         """Three workers and two gateways on PostgreSQL, all of them ready."""
         async with AsyncExitStack() as stack:
             databases = stack.enter_context(Databases())
             url = databases.create()
             store = await stack.enter_async_context(await Store.open(url, upgrade=True))
-            options = ServerOptions(port=find_free_port(), dynamic_config=LIMITS)
+            options = ServerOptions(port=find_free_port(), db=folder / "temporal.db", dynamic_config=LIMITS)
             server = await stack.enter_async_context(EmbeddedServer(options))
             temporal = await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
-            provider = await stack.enter_async_context(ScriptedProvider(model))
+            provider = await stack.enter_async_context(ScriptedProvider(script))
             http = await stack.enter_async_context(httpx.AsyncClient(timeout=30))
             environment = {
                 **{name: value for name, value in os.environ.items() if not name.startswith(OF_THE_DEVELOPER)},
@@ -193,12 +201,12 @@ class Fleet:
                 "OPENAI_API_BASE": provider.url,
                 "CHAOS_FOLDER": str(folder),
             }
-            fleet = cls(folder, temporal, store, http, provider, [], [])
+            fleet = cls(folder, server, temporal, databases, url, store, http, provider, [], [])
             for number in range(WORKERS):
                 address, log = f"127.0.0.1:{find_free_port()}", folder / f"worker-{number}.log"
-                options_of = ("--agents", "tests.chaos.agents", "--metrics-address", address)
+                options_of = ("--agents", agents, "--metrics-address", address)
                 fleet.workers.append(
-                    Member("tests.chaos.counting_worker", options_of, environment, log, f"http://{address}")
+                    Member("tests.chaos.counting_worker", options_of, dict(environment), log, f"http://{address}")
                 )
             for number in range(GATEWAYS):
                 address, log = f"127.0.0.1:{find_free_port()}", folder / f"gateway-{number}.log"
@@ -212,12 +220,11 @@ class Fleet:
 
     async def load(self, at_once: int, until: asyncio.Event) -> None:
         """Keep so many jobs going until told to stop, and see the last ones to their ends."""
-        numbers = count(1)
-        await asyncio.gather(*(self._lane(numbers, until) for _ in range(at_once)))
+        await asyncio.gather(*(self._lane(until) for _ in range(at_once)))
 
-    async def _lane(self, numbers: "count[int]", until: asyncio.Event) -> None:
+    async def _lane(self, until: asyncio.Event) -> None:
         while not until.is_set():
-            number = next(numbers)
+            number = next(self.numbers)
             job = Job(f"storm-{number}")
             self.jobs.append(job)
             body = {"agent": "chaos", "prompt": f"job {number}", "session": job.session}

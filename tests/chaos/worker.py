@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
-from perdure.activities import model_attempt
+from perdure.activities.models import attempt
 from perdure.worker import app
 from perdure.worker.__main__ import main
 from tests.chaos import agents
@@ -31,7 +31,7 @@ PAUSE = 0.01
 HELD = 60.0
 """Seconds, at most, that a worker waits at a boundary."""
 
-attempts_module: Any = model_attempt
+attempts_module: Any = attempt
 app_module: Any = app
 
 OF_THE_DEVELOPER = ("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")

@@ -73,6 +73,20 @@ SCALED_OBJECT = _object(
 
 _SECRET_KEY = _object(["name", "key"], name=_TEXT, key=_TEXT)
 
+_TEXTS = {"type": "object", "additionalProperties": _ANY_TEXT}
+
+_RULE = {
+    "oneOf": [
+        _object(["record", "expr"], record=_TEXT, expr=_TEXT),
+        _object(
+            ["alert", "expr"],
+            **{"alert": _TEXT, "expr": _TEXT, "for": _DURATION, "keep_firing_for": _DURATION},
+            labels=_TEXTS,
+            annotations=_TEXTS,
+        ),
+    ]
+}
+
 SPECS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("keda.sh/v1alpha1", "ScaledObject"): SCALED_OBJECT,
     # https://keda.sh/docs/2.22/concepts/authentication/
@@ -118,7 +132,20 @@ SPECS: Mapping[tuple[str, str], dict[str, Any]] = {
             spec=SCALED_OBJECT,
         ),
     ),
-    # https://prometheus-operator.dev/docs/api-reference/api/
+    # This one and the next: https://prometheus-operator.dev/docs/api-reference/api/
+    ("monitoring.coreos.com/v1", "PrometheusRule"): _object(
+        ["groups"],
+        groups={
+            "type": "array",
+            "minItems": 1,
+            "items": _object(
+                ["name", "rules"],
+                name=_TEXT,
+                interval=_DURATION,
+                rules={"type": "array", "minItems": 1, "items": _RULE},
+            ),
+        },
+    ),
     ("monitoring.coreos.com/v1", "ServiceMonitor"): _object(
         ["selector", "endpoints"],
         selector=_object(

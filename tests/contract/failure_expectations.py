@@ -24,10 +24,11 @@ tool.delegate_failed
 tool.max_turns_exhausted
 budget.exhausted budget.cost_exhausted budget.llm_calls_exhausted budget.tool_calls_exhausted budget.seconds_exhausted
 budget.behavior_calls_exhausted budget.events_exhausted budget.patches_exhausted budget.depth_exhausted
-request.blocked request.invalid request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
+request.blocked request.invalid request.reserved_id
+request.too_large request.unknown_agent request.unknown_session request.turn_mismatch
 runtime.store_refused runtime.store_behind runtime.mcp_unavailable
 runtime.aborted runtime.turn_ended runtime.turn_closed runtime.payload_too_large
-runtime.hook_failed runtime.failed_by_hook webhook.gone session.erased
+runtime.hook_failed runtime.failed_by_hook runtime.internal webhook.gone session.erased
 """
 
 ASKED_TO_WAIT = ["llm.rate_limited", "llm.network_error", "llm.timeout"]
@@ -72,32 +73,41 @@ STATUSES: list[tuple[int, int, str]] = [
 
 CAUSES = {
     "llm.timeout": "ConnectTimeout TimeoutException ConnectionTimeoutError ServerTimeoutError TimeoutError",
-    "llm.request_error": "UnsupportedProtocol InvalidURL",
+    "llm.request_error": "UnsupportedProtocol InvalidURL NonHttpUrlClientError",
     "llm.network_error": "TransportError RequestError ClientConnectorError ClientError ConnectionRefusedError gaierror "
     "OSError",
 }
 
 NEVER_SENT = """
 ConnectTimeout ConnectionTimeoutError ClientConnectorError ConnectionRefusedError gaierror
-UnsupportedProtocol InvalidURL
+UnsupportedProtocol InvalidURL NonHttpUrlClientError
+"""
+
+FAULTS = """
+TypeError AttributeError NameError ImportError AssertionError LookupError ValueError ArithmeticError SyntaxError
+RecursionError NotImplementedError BufferError SystemError ReferenceError StopIteration StopAsyncIteration
+FileNotFoundError NotADirectoryError IsADirectoryError PermissionError SSLError
 """
 
 CLASSES = {
     "llm.empty_response": "IndexError",
-    "llm.auth_error": "AuthenticationError PermissionDeniedError AwsAuthError XAIOAuthError",
-    "llm.rate_limited": "RateLimitError RouterRateLimitError RouterRateLimitErrorBasic",
+    "llm.auth_error": "AuthenticationError PermissionDeniedError AwsAuthError XAIOAuthError "
+    "CallerCredentialAuthenticationError OAuthTokenExchangeError",
+    "llm.rate_limited": "RateLimitError RouterRateLimitError RouterRateLimitErrorBasic CallerCredentialRateLimitError",
     "llm.timeout": "Timeout APITimeoutError APIConnectionTimeoutError TimeoutError",
     "llm.request_error": "UnsupportedParamsError BadRequestError NotFoundError UnprocessableEntityError "
     "InvalidRequestError ImageFetchError LiteLLMUnknownProvider VectorStoreSearchError ModelNotMappedError SSRFError "
     "ToolLoopMaxRoundsExceeded AgenticLoopSafetyError AdvisorMaxIterationsError AnthropicContextManagementError "
-    "HTTPResponseLimitError",
+    "HTTPResponseLimitError UnsupportedEndpointError EndpointNotSupportedByModelError MalformedRequestFieldError "
+    "UnsupportedContentTypeError TotalTimeoutNotApplicable",
     "llm.network_error": "ServiceUnavailableError InternalServerError BadGatewayError APIConnectionError "
+    "NoReplyError ProviderError "
     "APIStatusError APIError APIResponseValidationError MidStreamFallbackError MockException OpenAIError "
     "BaseLLMException CustomLLMError OpenAILikeError HerokuError AlephAlphaError TextCompletionCodestralError "
-    "UpstreamFailure HTTPStatusError OSError",
+    "UpstreamFailure HTTPStatusError OSError StreamClosed",
 }
 
-LARGE: frozenset[Status] = frozenset({None, 200, 400, 401, 402, 403, 413, 422, 429, 500})
+LARGE: frozenset[Status] = frozenset({None, 200, 400, 401, 402, 403, 412, 413, 422, 429, 500})
 SMALL: frozenset[Status] = frozenset({None, 200, 400, 403, 413, 422})
 SERVED: frozenset[Status] = SMALL | {500}
 WRONG: frozenset[Status] = frozenset({None, 200, 400, 422})
@@ -114,13 +124,14 @@ Please retry in 36.745634386s."""
 
 CODES: dict[tuple[str, frozenset[Status]], str] = {
     ("llm.quota_exhausted", LARGE): "insufficient_quota billing_hard_limit_reached billing_not_active "
-    "exceeded_current_quota_error arrearage blocked_api_access 1113 1310",
+    "exceeded_current_quota_error arrearage insufficient_balance blocked_api_access 1113 1310 budget_exceeded "
+    "accountoverdueerror",
     ("llm.context_overflow", SERVED): "context_length_exceeded exceed_context_size_error",
     ("llm.context_overflow", SMALL): "model_max_prompt_tokens_exceeded tokens_limit_reached request_too_large 1261",
     ("llm.content_filtered", SMALL): "content_policy_violation content_filter data_inspection_failed "
     "datainspectionfailed 1301",
     ("llm.auth_error", WRONG): "invalid_api_key invalidapikey api_key_invalid",
-    ("llm.request_error", WRONG): "model_not_found model_decommissioned invalid_model 1211",
+    ("llm.request_error", WRONG): "model_not_found model_decommissioned model_not_supported invalid_model 1211",
 }
 """Codes and types of error objects."""
 
@@ -132,6 +143,19 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "Insufficient credits, add more",
         "Your credit balance is too low to access the Anthropic API.",
         "Billing hard limit has been reached",
+        *("billing not active", "Billing is not enabled for this project", "Your billing is past due"),
+        *("Project a has billing disabled.", "Billing has been disabled"),
+        "The billing account for the owning project is disabled in state closed",
+        f"billing account for {'x' * 100} is disabled",
+        "This API method requires billing to be enabled. Please enable it, then retry in a minute.",
+        "Billing must be enabled for activation of service",
+        "User location is not supported for the API use without a billing account linked.",
+        "The request failed because your account has an overdue balance.",
+        "Access denied, please make sure your account is in good standing.",
+        "The free tier of the model has been exhausted.",
+        "Model access is denied due to INVALID_PAYMENT_INSTRUMENT:A valid payment instrument must be provided.",
+        "AI Gateway requires a valid credit card on file to service requests.",
+        "Out of credits",
         "You exceeded your current quota",
         "please check your billing details",
         "please check your plan and billing details",
@@ -141,13 +165,56 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "Your team has either used all available credits or reached its monthly spending limit.",
         "Your newly created teams doesn't have any credits yet.",
         "You have run out of credits or need a Grok subscription.",
+        "Budget has been exceeded! Current cost: 12.0, Max budget: 10.0",
+        "ExceededBudget: Team=a over budget.",
+        "No deployments available - crossed budget: 0.4 >= 1d",
         "Key limit exceeded (total limit).",
         "You have reached your specified API usage limits.",
         "Your account is suspended due to insufficient balance",
+        *(
+            "Insufficient account balance",
+            "insufficient quota",
+            "Insufficient credit",
+            "You have no quota",
+            "no credits",
+        ),
+        "The balance is insufficient",
+        "[1113][余额不足]",
+        *("you hit your usage limit", "exceeding its spend limit", "it exceeded its billing cap", "hit usage limits"),
+        "hit usage caps",
+        "Your team has used all available credits",
+        "suspended, possibly due to reaching the monthly spending limit or failure to pay past invoices.",
+        "Sorry.\nYou reached your usage limit, and nothing is sent by an autoretry in 3 s",
+        "You reached your usage limit; to retry in a minute is of no use",
+        f"hit {'x' * 39} usage limit",
+        *("your spend limit has been reached", "the spending cap was exceeded", "usage limit exceeded: x"),
+        *("the billing limit is reached", f"usage limit {'x' * 39} reached"),
     ],
     ("llm.context_overflow", SERVED): [
         "no [context_length_exceeded]",
         "This model's maximum context length is 128000 tokens",
+        "prompt token count of 146270 exceeds the limit of 128000",
+        "The input token count is 32825 but the model only supports up to 32768",
+        "Input length 9 exceeds the maximum allowed input length of 8 tokens.",
+        "The input (9 tokens) is longer than the model's context length (8 tokens).",
+        "Your request exceeded model token limit: 8",
+        "Input length 6 exceeds maximum allowed token size 5",
+        "the number of input tokens 9 cannot exceed the total tokens limit 8",
+        "Your request exceeded the model's token limit",
+        "This exceeds this model's context length",
+        *(
+            "Sorry.\nThe input length exceeds 8",
+            "The input token count of 9 exceeds 8",
+            "Sorry.\nIt exceeds the token limit",
+        ),
+        "exceed max token size",
+        "Unable to submit request because the input token count is 9 but model only supports up to 8.",
+        "Input Tokens Exceeded: Number of input tokens exceeds maximum length.",
+        f"prompt {'x' * 38} tokens {'y' * 38} exceed",
+        "requires 20001, but the maximum supported sequence length is just 4096!",
+        "max sequence length",
+        "the conversation is too long",
+        "the context is too long",
         "prompt is too long: 210000 tokens > 200000 maximum",
         "Input is too long for requested model.",
         "The decoder prompt (length 5951) is longer than the maximum model length of 4096.",
@@ -159,6 +226,8 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "the initial prompt is greater than the context length",
         "loaded with context length of only 32768 tokens",
         "Context size has been exceeded.",
+        *("context length exceeded", "prompt too large", "The prompt is too large for this model", "input too large"),
+        "The prompt (total length 9) is too long to fit into the model (context length 8).",
         "the request exceeds the available context size",
     ],
     ("llm.context_overflow", SMALL): [
@@ -168,24 +237,28 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         *(f"context window {word}" for word in ("exceeds limit", "exceeded", "limit", "is full")),
         "too many tokens",
         "too many input tokens",
+        "Prompt is 11543 tokens but the model context window is 4096 tokens.",
+        "prompt gather than max context (prompt: 9 tokens, max context: 8)",
+        "number of tokens (9) have exceeded max_prompt_tokens (8) limit.",
         "Sorry.\nToo many tokens.",
         "exceeds the maximum number of tokens",
         "inputs that exceed the maximum number of tokens",
         "This model's maximum prompt length is 131072 but",
         "Range of input length should be [1, 983616]",
-        "prompt token count of 146270 exceeds the limit of 128000",
-        "The input token count is 32825 but the model only supports up to 32768",
-        "Input length 9 exceeds the maximum allowed input length of 8 tokens.",
-        "The input (9 tokens) is longer than the model's context length (8 tokens).",
-        "Your request exceeded model token limit: 8",
+        *("This model only supports up to 32,768 tokens", "Sorry.\nIt only supports 8 tokens"),
+        *("it only supports 8 input tokens", "it only supports 8 context tokens"),
+        "`inputs` tokens + `max_new_tokens` must be <= 8",
+        "`inputs` must have less than 8 tokens",
         "the configured context size is 8 tokens",
         "tokens in request more than max tokens allowed",
+        "Total tokens of image and text exceed max message tokens.",
+        "Total tokens of text and images exceeds the maximum message tokens.",
         "Prompt exceeds max length",
-        "Input length 6 exceeds maximum allowed token size 5",
-        "the number of input tokens 9 cannot exceed the total tokens limit 8",
         "Please reduce the length of the messages or completion.",
     ],
-    ("llm.context_overflow", frozenset({413})): ["Request Entity Too Large", "Request too large on tokens per minute"],
+    ("llm.context_overflow", frozenset({413})): [
+        *("Request Entity Too Large", "Request too large on tokens per minute", "Request exceeds the maximum size"),
+    ],
     ("llm.context_overflow", frozenset({413, 429})): ["Request too large for gpt-4o on tokens per min (TPM)"],
     ("llm.too_many_tools", SMALL): [
         "Invalid 'tools': array too long. Expected an array with maximum length 128, but got one with length 129.",
@@ -204,6 +277,11 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "triggering Azure OpenAI's content management policy",
         "hit the content filter",
         "your prompt was flagged as potentially violating our usage policy",
+        "Your request was rejected as it has a content_policy_violation",
+        *("rejected by our usage policies", "flagged by the content policy", "it violated prohibited_content"),
+        *("Message is being blocked for reason: SAFETY", "It violates Google's Responsible AI practices"),
+        f"rejected {'x' * 78} content_policy_violation",
+        *("sensitive words", "unsafe content", "prohibited content", "敏感内容", "output new_sensitive (1027)"),
         "Output data may contain inappropriate content.",
         "Content Exists Risk",
         "Content violates usage guidelines. Team: x",
@@ -217,6 +295,15 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
     ("llm.request_error", WRONG): [
         "a/b is not a valid model ID",
         "Model Not Exist",
+        *(
+            "The model `x` does not exist",
+            "model 'x' not found",
+            'model "x" not found',
+            "The requested model is not supported.",
+        ),
+        "The model `x` is not supported",
+        f"model `{'x' * 99}` not found",
+        "The provided model identifier is invalid.",
         "Invalid model: x",
         "The model `m` has been decommissioned and is no longer supported.",
         f"model {'x' * 100}has been decommissioned",
@@ -239,7 +326,11 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "You did not provide an apikey.",
         "No auth credentials found",
     ],
-    ("llm.rate_limited", IN_A_200): ["no [rate_limit_error]", "no [rate_limit_exceeded]"],
+    ("llm.rate_limited", IN_A_200): [
+        *("no [rate_limit_error]", "no [rate_limit_exceeded]"),
+        *("rate limit", "ratelimit", "Rate limits apply", "You are rate-limited"),
+        "Too many requests",
+    ],
     ("llm.auth_error", IN_A_200): [
         "no [authentication_error]",
         "no [invalid_api_key]",
@@ -253,6 +344,19 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
     ("llm.timeout", IN_A_200): ["no [timeout_error]"],
 }
 FRIENDS = [
+    "a limit per minute: the input tokens exceed it",
+    "Sorry.\nThe input tokens exceed a limit per minute",
+    "the input tokens exceed a limit per day",
+    *("max_tokens exceeds the token limit", "Sorry.\nmax_tokens exceeds the token limit"),
+    *("max_completion_tokens: it only supports 8 tokens", "Sorry.\nmax_tokens: it only supports 8 tokens"),
+    *("xprompt length exceeds", "promptx length exceeds", "prompt xlength exceeds", "prompt lengthx exceeds"),
+    f"prompt {'x' * 40} length exceeds",
+    *("You hit your usage limit, retry in 3 s", "You hit your usage limit, try again after 3 s"),
+    *("Retry in 3 s: you hit your usage limit", "Sorry.\nYou hit your usage limit\nretry in 3 s"),
+    *("whit a usage limit", f"hit {'x' * 41} usage limit", f"usage limit {'x' * 41} reached"),
+    *("rejected: safety_settings is no field", f"rejected {'x' * 81} usage policy"),
+    "the model is not supported with tools",
+    "call() missing 1 required keyword argument: 'api_key'",
     "context window is no field",
     f"exceed{'x' * 41}context window",
     "throttling: too many tokens",
@@ -260,7 +364,11 @@ FRIENDS = [
     "too many tokens in max_completion_tokens",
     "content_filter is no valid finish",
     "content_policy is no field",
-    "check your billing address",
+    *("check your billing address", "lacks the scope billing.accounts.get", "nonbilling not active"),
+    *("call the billing API", f"billing account for {'x' * 101} is disabled", "billing account for  is disabled"),
+    *("xoverdue balance", "without credits", "rout of credits", "xinvalid_payment_instrument"),
+    *("invalid_payment_instruments", "a supercontext too long"),
+    *("the systemprompt is too long", "myprompt is 8 tokens but", "climax context: 8"),
     "API key limit exceeded",
     f"input length {'x' * 40} exceeds context limit",
     "max_tokens must be less than the context_window",
@@ -300,8 +408,20 @@ NO_WORDS = [
     *FRIENDS,
     *(f"x{word}" for word in (*BOUNDED, *BEGUN)),
     *(f"{word}x" for word in BOUNDED),
-    *(text.replace("[", "[x") for (_, statuses), texts in WORDS.items() if statuses == IN_A_200 for text in texts),
-    *(text.replace("]", "x]") for (_, statuses), texts in WORDS.items() if statuses == IN_A_200 for text in texts),
+    *(
+        text.replace("[", "[x")
+        for (_, statuses), texts in WORDS.items()
+        if statuses == IN_A_200
+        for text in texts
+        if "[" in text
+    ),
+    *(
+        text.replace("]", "x]")
+        for (_, statuses), texts in WORDS.items()
+        if statuses == IN_A_200
+        for text in texts
+        if "]" in text
+    ),
     GEMINIS_MINUTE,
     "Invalid 'messages': array too long. Expected an array with maximum length 2048.",
     "'messages' : maximum number of items is 128",
@@ -362,6 +482,9 @@ def _expected() -> Iterator[tuple[FailureFacts, Evidence, str]]:
         for status in range(first, last + 1):
             facts = FailureFacts(status=status, classes=("IndexError",), causes=("ReadTimeout", "TimeoutException"))
             yield facts, Evidence.STATUS, code
+    for name in FAULTS.split():
+        facts = FailureFacts(classes=("OSError",), fault=("X", name), causes=("TimeoutError",), text="429")
+        yield facts, Evidence.FAULT, "runtime.internal"
     for name, code in by_name(CAUSES):
         yield FailureFacts(classes=("IndexError",), causes=("X", name), text="429"), Evidence.CAUSE, code
     for name, code in by_name(CLASSES):

@@ -47,13 +47,13 @@ class RenderError(Exception):
     """Helm or kustomize refused; the message is what it printed."""
 
 
-def helm_template(values: Values | None = None, *arguments: str) -> list[Manifest]:
-    """The objects that the chart renders, its hooks among them.
+def helm_template(values: Values | None = None, *arguments: str, chart: Path = CHART) -> list[Manifest]:
+    """The objects that the chart, or a copy of it, renders, its hooks among them.
 
     Raises:
         RenderError: Helm refuses the values.
     """
-    command = [_helm(), "template", "perdure", str(CHART), "--namespace", "perdure", "--values", "-", *arguments]
+    command = [helm(), "template", "perdure", str(chart), "--namespace", "perdure", "--values", "-", *arguments]
     return _documents(command, yaml.safe_dump(dict(values or {})))
 
 
@@ -147,7 +147,8 @@ def _is_test(item: Manifest) -> bool:
     return bool(item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
 
 
-def _helm() -> str:
+def helm() -> str:
+    """The program: that of the lock, or else the machine's."""
     return shutil.which("helm", path=str(Path(sys.executable).parent)) or "helm"
 
 

@@ -1,4 +1,4 @@
-"""The promises of docs/promises.md, and the tests that name them in their docstrings.
+"""The promises of docs/promises.md and docs/security.md, and the tests that name them in their docstrings.
 
 ``python -m tests.contract.promises [S-14 …]`` lists the tests of all promises, or of these.
 """
@@ -11,16 +11,18 @@ from collections.abc import Iterator, Mapping
 
 from tests.contract.repository import ROOT, sources
 
-PAGE = ROOT / "docs" / "promises.md"
+PAGES = {"S": ROOT / "docs" / "promises.md", "T": ROOT / "docs" / "security.md"}
+"""The pages with promises, by the letter of their numbers."""
+
 NOT_BUILT = "*Not built yet.*"
 
-_LINE = re.compile(r"^- \*\*(S-\d+)\*\* (.+)$", re.MULTILINE)
-_NAMED = re.compile(r"S-(\d+)(?: to S-(\d+))?")
+_LINE = re.compile(r"^- \*\*([ST]-\d+)\*\* (.+)$", re.MULTILINE)
+_NAMED = re.compile(r"\b([ST])-(\d+)(?: to \1-(\d+))?")
 
 
 def promises() -> dict[str, str]:
     """The sentence of each promise, by its number."""
-    found = _LINE.findall(PAGE.read_text(encoding="utf-8"))
+    found = [line for page in PAGES.values() for line in _LINE.findall(page.read_text(encoding="utf-8"))]
     numbers = [number for number, _ in found]
     assert len(numbers) == len(set(numbers)), "a number stands twice on the page"
     return dict(found)
@@ -29,8 +31,8 @@ def promises() -> dict[str, str]:
 def numbers(text: str) -> Iterator[str]:
     """The promises that a text names; ``S-32 to S-34`` names three."""
     for match in _NAMED.finditer(text):
-        first, last = int(match[1]), int(match[2] or match[1])
-        yield from (f"S-{number:02}" for number in range(first, last + 1))
+        first, last = int(match[2]), int(match[3] or match[2])
+        yield from (f"{match[1]}-{number:02}" for number in range(first, last + 1))
 
 
 def named() -> Mapping[str, list[str]]:

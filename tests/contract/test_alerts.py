@@ -105,7 +105,7 @@ def test_an_alert_says_how_grave_it_is_what_to_do_and_where_to_read(name: str) -
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_a_section_begins_with_how_grave_the_alert_is_and_after_how_long_it_fires(name: str) -> None:
-    held = re.sub(r"m$", " min", re.sub(r"h$", " h", ALERTS[name].get("for", "")))
+    held = re.sub(r"m$", " min", re.sub(r"([sh])$", r" \1", ALERTS[name].get("for", "")))
     when = f"after {held}" if held else "at once"
     assert f"### {name}\n\n*{ALERTS[name]['labels']['severity']}*, {when}: " in PAGE
 

@@ -1,7 +1,10 @@
 """The image is built from what is in the repository, from the lock, and does not run as root."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -48,6 +51,15 @@ def test_the_base_is_pinned_by_its_digest() -> None:
     (pinned,) = [words[0] for words in instructions("ARG")]
     assert re.fullmatch(r"PYTHON=python:3\.\d+-slim@sha256:[0-9a-f]{64}", pinned)
     assert {words[0] for words in instructions("FROM")} == {"$PYTHON"}
+
+
+def test_a_base_without_certificates_is_refused() -> None:
+    """openai's client trusts those of the system; another base may be given, and a slim one may have none."""
+    (check,) = [words for words in instructions("RUN") if "cert_store_stats" in " ".join(words)]
+    command = check[: check.index("&&")]
+    for where, wanted in (({}, 0), ({"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}, 1)):
+        done = subprocess.run([sys.executable, *command[1:]], env=where, capture_output=True, text=True, check=False)
+        assert done.returncode == wanted, done.stderr
 
 
 def test_the_image_has_no_temporal_server() -> None:

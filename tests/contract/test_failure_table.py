@@ -13,6 +13,7 @@ import litellm
 import pytest
 
 from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.engine.limits import CODES
 from perdure.llm.failures import ROWS, Evidence, Row, Table
 from tests.contract import errors_page
 from tests.contract.failure_expectations import problems, wrong
@@ -25,7 +26,8 @@ NOT_OF_A_MODEL_CALL = (
     # What litellm is beside a library of model calls.
     *("proxy", "enterprise", "integrations", "harness", "llms/base_llm/harness", "a2a_protocol", "tracing"),
     *("repositories", "caching", "secret_managers", "types/proxy", "rust_bridge/trace", "rust_bridge/fork_guard"),
-    *("rust_bridge/runtime", "rust_bridge/lifecycle"),
+    *("rust_bridge/runtime", "rust_bridge/lifecycle", "rag", "mcp_client"),
+    "responses/streaming_iterator",  # of frames of a web socket
     "llms/base_llm/realtime",  # audio streams, and those that derive from it
     "llms/base_llm/auth/token_exchange",  # says of itself that they are never raised
     "litellm_core_utils/litellm_logging",  # caught where it is raised
@@ -194,7 +196,7 @@ def test_what_people_read_cannot_change_unseen(monkeypatch: pytest.MonkeyPatch) 
                 patch.setitem(REASONS, code, reason.model_copy(update=change))
                 assert errors_page.page() != written
     for place, row in enumerate(WIRE_FAULTS):
-        for name in ("fault", "openai", "anthropic"):
+        for name in ("fault", "seen", "anthropic"):
             changed = (*WIRE_FAULTS[:place], row.model_copy(update={name: "else"}), *WIRE_FAULTS[place + 1 :])
             with monkeypatch.context() as patch:
                 patch.setattr(errors_page, "WIRE_FAULTS", changed)
@@ -211,4 +213,5 @@ def test_a_code_is_reserved_exactly_as_long_as_nothing_raises_it() -> None:
     raised = {
         code for code in ReasonCode if any(f"ReasonCode.{code.name}" in text or f'"{code}"' in text for text in texts)
     }
+    raised |= set(CODES.values())  # the engine makes them of the rows of the budgets' dimensions
     assert {code for code, reason in REASONS.items() if reason.reserved} == set(ReasonCode) - raised

@@ -1,4 +1,4 @@
-"""What the page says of the two wires is what the pinned litellm does, against a real HTTP server."""
+"""What the page says of the two wires is what happens, directly and through litellm, against a real HTTP server."""
 
 import json
 import socket
@@ -6,7 +6,7 @@ import socket
 import pytest
 from litellm.exceptions import RateLimitError
 
-from perdure.activities.failures import facts_of
+from perdure.activities.models.failures import facts_of
 from perdure.contracts.errors import ReasonCode
 from perdure.llm.failures import ROWS, Evidence, FailureFacts, Row, classify
 from perdure.testing import Fault, faults
@@ -25,7 +25,7 @@ SERVED: dict[str, Fault] = {
     "the request is against the content policy": faults.policy_violation(),
     "a gateway's page of status 502": faults.page(502),
     "no capacity, said with status 200": faults.in_a_200(faults.overloaded()),
-    "an unknown error, said with status 200": faults.in_a_200(faults.error(500, "something odd")),
+    "an unknown error, said with status 200": faults.in_a_200(faults.error(500, "something odd", kind="odd_error")),
     "a page of status 200": faults.page(200),
     "a reply without an answer": faults.empty_choices(),
     "neither text nor a tool call": faults.empty_answer(),
@@ -47,15 +47,15 @@ ADDRESSES = {
 }
 
 
-@pytest.fixture(params=[Way.HANDLER, Way.ANTHROPIC])
+@pytest.fixture(params=[way for way in Way if way is not Way.SDK])  # which makes a client for each address
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     taken: Way = request.param
     take(taken, monkeypatch)
     return taken
 
 
-def of_the_wire(way: Way, row: Row | WireFault) -> str:
-    return row.anthropic if way is Way.ANTHROPIC else row.openai
+def of_the_wire(way: Way, row: WireFault) -> str:
+    return (way.speaks_anthropic and row.anthropic) or row.seen
 
 
 def seen(facts: FailureFacts) -> str:
@@ -69,8 +69,9 @@ async def test_each_status_has_its_code_and_its_class_on_each_wire(way: Way, row
     for status in range(int(low), min(int(high or low), 599) + 1):
         facts, _ = await met(way, faults.status(status))
         # Anthropic's error object says of a 413 what is too large.
-        code = ReasonCode.LLM_CONTEXT_OVERFLOW if (way, status) == (Way.ANTHROPIC, 413) else row.code
-        assert (seen(facts), classify(facts)) == (f"{of_the_wire(way, row)} {status}", code)
+        is_too_large = way.speaks_anthropic and status == 413
+        code = ReasonCode.LLM_CONTEXT_OVERFLOW if is_too_large else row.code
+        assert (seen(facts), classify(facts)) == (f"{row.name} {status}", code)
 
 
 @pytest.mark.parametrize("row", WIRE_FAULTS, ids=lambda row: row.fault)
@@ -88,7 +89,7 @@ async def test_each_fault_is_on_each_wire_what_the_page_says(
         if "invalid" in ADDRESSES[row.fault]:
             monkeypatch.setattr(socket, "getaddrinfo", unknown)
         facts = await failed_at(way, ADDRESSES[row.fault])
-    code: ReasonCode = (way is Way.ANTHROPIC and row.anthropic_code) or row.code
+    code: ReasonCode = (way.speaks_anthropic and row.anthropic_code) or row.code
     assert (seen(facts), classify(facts)) == (of_the_wire(way, row), code)
 
 

@@ -32,15 +32,16 @@ ELSEWHERE = {
 """Words that the glossary forbids for one thing and that are right for another."""
 
 ALLOWED = {
+    "truncation": "a parameter of OpenAI's Responses API",
     "Jobs": "a job is what people call a durable turn from outside: the tools of `perdure mcp`",
     "JobStatus": "Perstack's word, in its export",
     "job_status": "Perstack's word, in its export",
     "jobs": "the tools of `perdure mcp`",
     "OnChildError": "a public setting",
     "on_child_error": "a public setting",
-    "Children": "Temporal's child workflows",
-    "children": "Temporal's child workflows",
-    "_children": "Temporal's child workflows",
+    "ChildTurn": "Temporal's child workflows",
+    "_ChildTurn": "Temporal's child workflows",
+    "_start_child": "Temporal's child workflows",
     "child": "Temporal's child workflow",
     "_kill_children": "an operating system's processes",
     "PR_SET_CHILD_SUBREAPER": "a constant of Linux",

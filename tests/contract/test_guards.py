@@ -26,6 +26,12 @@ FORBIDDEN_IMPORTS = [
     ("perdure/client/{}.py", "def f() -> None:\n    import litellm", "perdure.client.{} -> litellm"),
     ("perdure/{}.py", "", "- perdure.{}\n"),
     ("perdure/{}/__init__.py", "", "- perdure.{}\n"),
+    (
+        "perdure/gateway/routes/{}.py",
+        "from perdure.client.executions import Runs",
+        "perdure.gateway.routes.{} -> perdure.client.executions",
+    ),
+    ("perdure/cli/{}.py", "import perdure.client.waits", "perdure.cli.{} -> perdure.client.waits"),
     ("workflows/{}.py", "def f() -> None:\n    import litellm", "perdure.workflows.{} -> litellm"),
     ("workflows/{}.py", "import perdure.activities", "perdure.workflows.{} -> perdure.activities"),
     ("workflows/{}.py", "import perdure.store", "perdure.workflows.{} -> perdure.store"),
@@ -35,7 +41,18 @@ FORBIDDEN_IMPORTS = [
         "import perdure.activities.tools",
         "perdure.activities.mcp.{} -> perdure.activities.tools",
     ),
+    (
+        "activities/models/{}.py",
+        "import perdure.activities.generate",
+        "perdure.activities.models.{} -> perdure.activities.generate",
+    ),
+    (
+        "activities/telling/{}.py",
+        "import perdure.activities.toolbox.claims",
+        "perdure.activities.telling.{} -> perdure.activities.toolbox.claims",
+    ),
     ("activities/{}.py", "", "- perdure.activities.{}\n"),
+    ("activities/toolbox/{}.py", "", "- perdure.activities.toolbox.{}\n"),
     ("worker/{}.py", "import mcp", "perdure.worker.{} -> mcp"),
 ]
 

@@ -1,5 +1,6 @@
 """What comes along with an import, seen in a fresh interpreter: no vendor, no server, no side effect."""
 
+import ast
 import json
 from pathlib import Path
 
@@ -26,8 +27,23 @@ APPLICATION = ["perdure.workflows", "perdure.activities", "perdure.worker"]
 OURS_BUT_NOT_PURE = ["perdure.client", "perdure.store", "perdure.cli", "perdure.gateway", "perdure.settings"]
 OUTSIDE = [*VENDORS, "temporalio", "sqlalchemy", "click", "starlette", "httpx", "prometheus_client"]
 
-IN_MEMORY = {f"perdure.testing.{name}" for name in ("calls", "in_memory", "memory_turn", "stand_in")}
+IN_MEMORY = {
+    f"perdure.testing.{name}"
+    for name in (
+        "calls",
+        "in_memory",
+        "memory_runtime",
+        "simulated_checks",
+        "simulated_faults",
+        "simulated_replay",
+        "simulation",
+        "stand_in",
+    )
+}
 """Modules of run_in_memory, which does in its process what a worker does; perdure.testing itself imports none."""
+
+OF_THE_SDK = {"perdure.cli.mcp_tasks"}
+"""An extension of MCP's SDK, imported where ``perdure mcp`` runs."""
 
 CASES = {
     "the top package": (["perdure"], OUTSIDE + OURS_BUT_NOT_PURE),
@@ -35,7 +51,10 @@ CASES = {
     "the store": (modules("perdure/store"), [*VENDORS, "temporalio", "perdure.client"]),
     "the client": (modules("perdure/client"), [*VENDORS, *APPLICATION]),
     "the command line": (["perdure.cli.main"], [*VENDORS, *APPLICATION]),
-    "the library": ([name for name in modules("perdure") if name not in IN_MEMORY], [*VENDORS, *APPLICATION]),
+    "the library": (
+        [name for name in modules("perdure") if name not in IN_MEMORY | OF_THE_SDK],
+        [*VENDORS, *APPLICATION],
+    ),
     "the workflows": (modules("workflows"), [*VENDORS, "sqlalchemy", "httpx", "perdure.activities", "perdure.worker"]),
 }
 
@@ -52,6 +71,22 @@ def test_an_import_brings_nothing_unwanted_and_changes_nothing(
     assert came_along == {}
     assert changed == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["world", "mail", "runtime", "visibility", "options", "failures"])
+def test_what_a_turn_does_does_not_know_the_runtime_under_it(name: str) -> None:
+    """The same world runs on Temporal, in memory and in a simulation: it names no ``temporalio.workflow``."""
+    tree = ast.parse((ROOT / "workflows" / f"{name}.py").read_text())
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module is not None]
+    assert not [node.module for node in named if f"{node.module}." in {"temporalio.workflow.", "asyncio."}]
+    assert "workflow" not in [alias.name for node in named if node.module == "temporalio" for alias in node.names]
+    assert not [
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in {"asyncio", "temporalio.workflow"}
+    ]
 
 
 def test_every_module_of_the_pure_packages_is_looked_at() -> None:
@@ -73,7 +108,8 @@ importlib.import_module(sys.argv[1])
 
 
 @pytest.mark.parametrize(
-    "first", ["perdure.activities.litellm_call", "perdure.activities.provider_http", "perdure.testing.in_memory"]
+    "first",
+    ["perdure.activities.models.litellm_call", "perdure.activities.models.provider_door", "perdure.testing.in_memory"],
 )
 def test_litellm_fetches_nothing_whichever_module_imports_it_first(first: str, tmp_path: Path) -> None:
     """Without a network each fetch of its price list is tried for seconds."""

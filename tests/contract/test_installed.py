@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 from perdure.testing.provider import ScriptedProvider
 from perdure.testing.script import Script, call, say
 from tests.contract.repository import PACKAGES, ROOT, run, sources
@@ -98,6 +98,7 @@ def test_the_wheel_made_from_the_sdist_has_the_worker(built: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {"perdure/worker/__main__.py", "perdure/workflows/agent_turn.py", "perdure/activities/generate.py"} <= names
+    assert {"perdure/activities/models/wires/chat.py", "perdure/store/keys/vault.py"} <= names
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {"perdure"}
 
 

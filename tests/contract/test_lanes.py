@@ -7,12 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests.contract.repository import ROOT, run
-from tests.plugins.lanes import LANES, PURE, WAITING, lane_of
+from tests.plugins.lanes import LANES, PURE, STARTING, WAITING, is_of, lane_of
 
 
 @pytest.mark.parametrize("beginning", [*WAITING, *PURE])
 def test_each_file_of_a_lane_is_there(beginning: str) -> None:
     assert list(ROOT.glob(f"{beginning}*"))
+
+
+def test_no_file_that_starts_processes_runs_at_the_lowest_priority() -> None:
+    """They would wait until whatever else runs is done; mypy of tests/typing waits without a bound."""
+    mine = [
+        file for beginning in PURE if beginning != "tests/typing/" for file in (ROOT / beginning).rglob("test_*.py")
+    ]
+    starting = {str(file.relative_to(ROOT)) for file in mine if "subprocess" in file.read_text(encoding="utf-8")}
+    assert starting == set(STARTING)
+    assert not any(is_of(file, PURE) for file in STARTING)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,14 @@ MTLS: Values = {
     "migrate": {"searchAttributes": False},
 }
 PROMETHEUS: Values = {"keda": {"enabled": True, "prometheus": "http://prometheus.monitoring:9090"}}
+WATCHED: Values = MONITORING | {
+    "prometheusRule": {
+        "enabled": True,
+        "labels": {"release": "monitoring"},
+        "objectives": {"failed_ratio": 0.05, "usd_per_hour": 2_000_000},
+    },
+    "dashboards": {"enabled": True, "annotations": {"grafana_folder": "perdure"}},
+}
 DIGEST = "sha256:" + "0" * 64
 
 CASES: Mapping[str, Values] = {
@@ -57,6 +65,7 @@ CASES: Mapping[str, Values] = {
     "worker controller": CONTROLLER,
     "worker controller with mtls, keda and roles": CONTROLLER | MTLS | PROMETHEUS | ROLES,
     "monitoring": MONITORING,
+    "rules and dashboards": WATCHED,
     "no gateway, no job, no extras": {
         "gateway": {"enabled": False},
         "migrate": {"enabled": False},
@@ -67,6 +76,9 @@ CASES: Mapping[str, Values] = {
         "image": {"repository": "registry.example.com/agents", "digest": DIGEST, "pullSecrets": ["pull"]},
         "config": {"PERDURE_LOG_LEVEL": "debug", "PERDURE_MAX_ACTIVITIES": 50},
         "extraEnv": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "extraVolumes": [{"name": "authority", "configMap": {"name": "company-ca"}}],
+        "extraVolumeMounts": [{"name": "authority", "mountPath": "/etc/ssl/company", "readOnly": True}],
+        "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}},
         "worker": {"extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}], "existingSecret": ""},
         "networkPolicy": {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -123,7 +135,7 @@ def pods(objects: list[Manifest]) -> Iterator[tuple[Manifest, dict[str, Any]]]:
 
 def variables(item: Manifest, objects: list[Manifest]) -> dict[str, Any]:
     """The variables of an object's container: their values, or where those come from."""
-    (config,) = named(objects, "ConfigMap").values()
+    config = named(objects, "ConfigMap")["perdure"]
     (container,) = item["spec"]["template"]["spec"]["containers"]
     told = dict(config["data"]) if {"configMapRef": {"name": "perdure"}} in container["envFrom"] else {}
     return told | {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
@@ -304,7 +316,7 @@ def test_a_role_has_its_queue_and_its_scaler() -> None:
         assert backlog["metadata"]["workflowTaskQueueForCount"] == "perdure"
         assert backlog["authenticationRef"]["name"] in named(objects, "TriggerAuthentication")
         assert running["metadata"]["query"] == "max(perdure_turns_running)"
-        assert (scaler["spec"]["minReplicaCount"], scaler["spec"]["maxReplicaCount"]) == (1, 20)
+        assert (scaler["spec"]["minReplicaCount"], scaler["spec"]["maxReplicaCount"]) == (2, 20)
 
 
 @pytest.mark.parametrize(("values", "component"), [({}, "worker"), (ROLES, "models")], ids=["one for all", "roles"])
@@ -352,6 +364,17 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         "config.PERDURE_TASK_QUEUE has a value of its own in values.yaml; set that one",
     ),
 }
+
+
+def test_every_pod_has_the_volumes_and_the_places_of_its_values() -> None:
+    """The authority of a private certificate has to be in the job before an installation, too."""
+    values = CASES["everything a value can add"]
+    pods = [item["spec"]["template"]["spec"] for item in rendered(values) if "template" in item.get("spec", {})]
+    assert len(pods) >= 3
+    for pod in pods:
+        assert values["extraVolumes"][0] in pod["volumes"]
+        assert values["extraVolumeMounts"][0] in pod["containers"][0]["volumeMounts"]
+        assert pod["affinity"] == values["affinity"]
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -51,6 +51,7 @@ PUBLIC = {
         "TurnResult",
         "Usage",
         "ask_user",
+        "caller_tool",
         "clear_todo",
         "finish",
         "hook",

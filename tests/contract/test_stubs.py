@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 from temporalio.common import SearchAttributeKey
 from temporalio.worker import Worker
 
-from perdure.activities.metrics import Metrics
-from perdure.activities.tool_runner import Bodies
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.names import (
     AGENT_TURN,
     DEFAULT_TASK_QUEUE,

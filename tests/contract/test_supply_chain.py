@@ -36,6 +36,14 @@ def test_a_lock_names_no_host_and_no_path(lock: str) -> None:
     assert re.findall(r"^-.*|\S*://\S*|@ .*|\S*/\S+", text, flags=re.MULTILINE) == []
 
 
+def test_every_action_of_a_workflow_is_named_by_its_commit_with_its_release_as_a_comment() -> None:
+    """A tag can be moved to other code; a commit cannot."""
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    used = [line for text in texts for line in re.findall(r"\buses: *(.*)", text)]
+    assert used
+    assert [line for line in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)] == []
+
+
 @pytest.mark.parametrize("lock", LOCKS)
 def test_what_is_shipped_is_a_part_of_what_is_tested(lock: str) -> None:
     assert requirements(lock).keys() <= requirements("dev.txt").keys()

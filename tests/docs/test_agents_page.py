@@ -15,7 +15,7 @@ from perdure.worker.agents import AgentLoadError, load
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text(encoding="utf-8")
 (FILE,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 (REQUEST,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-(INSTRUCTIONS, PYTHON) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(INSTRUCTIONS, _, _, PYTHON) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 OFFICE = """
 from perdure import tool

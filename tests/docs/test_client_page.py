@@ -27,7 +27,8 @@ from tests.workflow.test_content import PNG
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
-*BLOCKS, SERVICE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SERVICE = (ROOT / "examples" / "service" / "app.py").read_text(encoding="utf-8")
 CODE = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", PAGE))))
 
 
@@ -91,6 +92,13 @@ def test_the_page_explains_each_error() -> None:
     values = {name: getattr(perdure.client, name) for name in perdure.client.__all__}
     errors = {name for name, value in values.items() if isinstance(value, type) and issubclass(value, PerdureError)}
     assert set(re.findall(r"^\| `(\w+Error)` \|", PAGE, re.MULTILINE)) == errors
+
+
+def test_the_page_names_each_route_of_the_service() -> None:
+    written = re.findall(r'^@app\.(get|post)\("([^"]+)"', SERVICE, re.MULTILINE)
+    assert re.findall(r"^\| `(GET|POST) ([^`]+)` \|", PAGE, re.MULTILINE) == [
+        (verb.upper(), path) for verb, path in written
+    ]
 
 
 async def run_page(house: House) -> dict[str, Any]:
@@ -221,7 +229,6 @@ async def read_stream(http: httpx.AsyncClient, path: str, **headers: str) -> Asy
 
 
 async def test_the_service_starts_streams_approves_and_cancels_over_http(house: House) -> None:
-    assert (ROOT / "examples" / "service" / "app.py").read_text(encoding="utf-8") == SERVICE
     script = Script(replies=(call(("pay", {"amount": 5})), say("Paid.")))
     async with ScriptedProvider(script) as provider, house.worker(WRITER), serving() as http:
         house.use(provider)

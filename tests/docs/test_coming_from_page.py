@@ -70,5 +70,5 @@ def test_the_presets_of_the_page_make_as_many_calls_as_it_says() -> None:
 def test_readme_and_help_link_to_the_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "(docs/coming-from.md#presets)" in readme
-    for file in ("live.py", "list.py"):
+    for file in ("options.py", "list.py"):
         assert "docs/coming-from.md" in (ROOT / "perdure" / "cli" / file).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Each statement of the page on deploying a new version of an agent, tried in its order with old and new workers."""
+"""Each statement of docs/upgrades.md on a new version of an agent, tried in its order with old and new workers."""
 
 import asyncio
 import json

@@ -17,7 +17,7 @@ from tests.house import House
 
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
 (CURL,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-(READER,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(READER, _) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 WRITER = Agent(name="writer", model="openai/scripted")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.gateway.access import Scope
+from perdure.gateway.callers import Scope
 from perdure.gateway.problems import ProblemCode
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.gateway import gateway, token_lines

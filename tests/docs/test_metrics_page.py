@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric as Family
 
-from perdure.activities.metrics import Metrics
-from perdure.activities.store_gauges import Figures, McpCollector, StoreCollector
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.telling.store_gauges import Figures, McpCollector, StoreCollector
 from perdure.contracts.names import Metric
 from perdure.gateway.metrics import HttpMetrics
 from perdure.store.records import OpenTurns
 from tests.contract.repository import ROOT
+from tests.faults.metric_causes import MOVED_ELSEWHERE, MOVES, UNMOVED
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-ROW = re.compile(r"^\| `(perdure_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(perdure_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 OURS = "perdure_"
 
 Row = tuple[str, tuple[str, ...]]
@@ -57,7 +58,7 @@ async def test_the_page_has_each_metric_with_its_type_and_labels() -> None:
 
 def test_each_metric_says_how_workers_are_summed_up() -> None:
     """A gauge that every worker shows alike would be a multiple of the truth as a sum."""
-    says = {match[1]: (match[2], match[6].strip()) for match in ROW.finditer(PAGE)}
+    says = {match[1]: (match[2], match[5].strip()) for match in ROW.finditer(PAGE)}
     assert set(says) > set(Metric)
     assert {name for name, (kind, how) in says.items() if kind in {"counter", "histogram"} and how != "sum"} == set()
     assert {how for _, how in says.values()} == {"sum", "max", "min", "`count by (version)`"}
@@ -66,3 +67,10 @@ def test_each_metric_says_how_workers_are_summed_up() -> None:
 def test_a_metric_that_is_missing_on_the_page_is_noticed() -> None:
     left_out = PAGE.replace("`perdure_steps_total`", "steps")
     assert set(rows(PAGE)) - set(rows(left_out)) == {"perdure_steps_total"}
+
+
+def test_every_metric_of_the_page_has_a_cause_that_moves_it() -> None:
+    """A metric that nothing moves is one that nobody has seen work."""
+    assert sorted([*MOVES, *MOVED_ELSEWHERE, *UNMOVED]) == sorted(set(rows(PAGE)))
+    for metric, (file, words) in MOVED_ELSEWHERE.items():
+        assert words in (ROOT / file).read_text(encoding="utf-8"), f"{metric} in {file}"

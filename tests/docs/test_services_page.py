@@ -21,8 +21,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from perdure import Agent, tool
-from perdure.cli.server import find_free_port
 from perdure.client import Client
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests import npm_servers
@@ -31,7 +31,7 @@ from tests.house import House, eventually
 from tests.ui.browser import Browser
 
 PAGE = (Path(__file__).parents[2] / "docs" / "services.md").read_text(encoding="utf-8")
-RUN_JOB, RELAY, CHAT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+RUN_JOB, _, _, RELAY, CHAT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (TYPESCRIPT,) = re.findall(r"```typescript\n(.*?)```", PAGE, re.DOTALL)
 (PREVIEW,) = re.findall(r"```javascript\n(.*?)```", PAGE, re.DOTALL)
 (HTML,) = re.findall(r"```html\n(.*?)```", PAGE, re.DOTALL)

@@ -9,8 +9,9 @@ import pytest
 from perdure import Agent, AgentDefinitionError
 from perdure.agents.skills import render_skill
 from perdure.skills import skills_in
+from tests.docs.sections import section
 
-PAGE = (Path(__file__).parents[2] / "docs" / "skills.md").read_text(encoding="utf-8")
+PAGE = section("agents", "Skills")
 CLERK, OFFICE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (SKILL,) = re.findall(r"```markdown\n(.*?)```", PAGE, re.DOTALL)
 
@@ -32,7 +33,7 @@ def clerk(tmp_path: Path) -> Path:
 
 def run(folder: Path, text: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__file__": str(folder / "agents.py")}
-    exec(compile(text, "docs/skills.md", "exec"), names)
+    exec(compile(text, "docs/agents.md", "exec"), names)
     return names
 
 

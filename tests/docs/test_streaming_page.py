@@ -2,15 +2,15 @@
 
 import asyncio
 import re
-from pathlib import Path
 from typing import Any
 
 from perdure import Agent
 from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.testing import Script, ScriptedProvider, say
+from tests.docs.sections import section
 from tests.house import WAIT_SECONDS, House
 
-PAGE = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
+PAGE = section("events", "Answers while they are written")
 (BLOCK,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 TEXT = "one two three four five"
 

@@ -10,13 +10,13 @@ import pytest
 
 from perdure import Agent
 from perdure.cli.main import cli
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, faults
 from perdure.testing.__main__ import main
 from perdure.testing.script import ChatRequest
 from tests.house import House
 
-PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8").partition("## Record a run")[0]
 START = PAGE.partition("## An agent and a script")[2]  # what stands before is run in test_environment.py
 AGENTS, *TESTS = re.findall(r"```python\n(.*?)```", START, re.DOTALL)
 NAMES = re.findall(r"^async def (test_\w+)", "".join(TESTS), re.MULTILINE)
@@ -59,3 +59,13 @@ def test_the_commands_of_the_page_have_these_options() -> None:
         (line,) = re.findall(rf"^    .*{words} (--.*)", PAGE, re.MULTILINE)
         options = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--\w+", line)) <= options
+
+
+def test_the_page_lists_what_a_scripted_model_sees_of_a_request() -> None:
+    rows = "".join(
+        re.findall(r"^\| (`[^|]+) \| [^|]+ \|$", PAGE.partition("field of a `ChatRequest`")[2], re.MULTILINE)
+    )
+    members = {name for name in vars(ChatRequest) if not name.startswith("_")} | set(ChatRequest.model_fields)
+    assert {name for name in members if f"`{name}`" in rows} == {
+        name for name in members if not name.startswith("model_")
+    }

@@ -15,12 +15,10 @@ from perdure.agents.tool import ToolSettings
 from perdure.contracts.agents import ToolMode
 from perdure.testing import Script, ScriptedProvider, call, say
 from perdure.worker.agents import check_needs
+from tests.docs.sections import section
 from tests.house import House
 
-PAGE, ON_BEHALF, EFFECTS, MODES = (
-    (Path(__file__).parents[2] / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("tools", "on-behalf", "effects", "tool-modes")
-)
+PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
 
 
 def run_python_of(page: str) -> dict[str, Any]:
@@ -76,23 +74,23 @@ def test_the_error_of_the_page_is_the_one_of_a_wrong_result() -> None:
 
 
 def test_the_table_has_every_setting_and_no_other() -> None:
-    (section,) = re.findall(r"## Settings\n(.*?)\n## ", PAGE, re.DOTALL)
-    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ToolSettings.__annotations__)
+    settings = section("tools", "Settings")
+    assert re.findall(r"^\| `(\w+)` \|", settings, re.MULTILINE) == list(ToolSettings.__annotations__)
 
 
 async def test_the_desk_of_the_page_works_for_the_customer_that_its_starter_names(house: House) -> None:
-    names = run_python_of(ON_BEHALF)
+    names = run_python_of(section("services", "On whose behalf a turn works"))
     script = Script(replies=(call(("find_order", {"number": "4712"})), say("There is none.")))
     async with ScriptedProvider(script) as provider, house.worker(names["desk"]):
         house.use(provider)
-        assert await names["ask"](house.client) == "There is none."
+        assert await names["answer_ada"](house.client) == "There is none."
         last = provider.requests[-1].request
     assert last.system == "You answer ada@acme.example, of Acme. Write in German."
     assert last.messages[-1]["content"] == "there is no such order"
 
 
 def test_the_reconciler_of_the_page_finds_out_what_happened() -> None:
-    names = run_python_of(EFFECTS)
+    names = run_python_of(section("failures", "Calls whose worker was lost"))
     context = Mock(idempotency_key="key-1")
     assert names["look_up"]("ann", 5000, context) == EffectUnknown("the bank lists large payments the day after")
     assert names["look_up"]("ann", 5, context) == DidNotHappen()
@@ -101,4 +99,4 @@ def test_the_reconciler_of_the_page_finds_out_what_happened() -> None:
 
 
 def test_the_table_has_every_tool_mode() -> None:
-    assert re.findall(r"^\| `([\w-]+)` \|", MODES, re.MULTILINE) == list(get_args(ToolMode))
+    assert re.findall(r"^\| `([\w-]+)` \|", section("tools", "Tool modes"), re.MULTILINE) == list(get_args(ToolMode))

@@ -12,9 +12,9 @@ import pytest
 import uvicorn
 
 from perdure import Agent
-from perdure.cli.server import find_free_port
 from perdure.client import Client
 from perdure.contracts.webhooks import WebhookEvent
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.testing import Script, ScriptedProvider, say
 from tests.house import House, eventually

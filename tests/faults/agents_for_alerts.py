@@ -68,6 +68,7 @@ writer = Agent(
 )
 second = Agent(name="second", model="openai/away", fallback_models=["openai/gpt-4.1-mini"], retry=NEVER)
 asks = Agent(name="asks", model=PRICED, tools=[ask_user])
+single = Agent(name="single", model=PRICED, tools=[ask_user], max_running=1)
 storms = Agent(name="storms", model="openai/gpt-4.1-nano", retry=STEADY)
 spends = Agent(name="spends", model="openai/gpt-4o")
 flaky = Agent(name="flaky", model=LIMITED, retry=QUICK)

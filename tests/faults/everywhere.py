@@ -65,7 +65,7 @@ async def page(address: str) -> dict[str, bytes]:
     """The metrics."""
 
     def read() -> bytes:
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as reply:
             return bytes(reply.read())
 
     return {"metrics": await asyncio.to_thread(read)}

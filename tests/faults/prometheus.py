@@ -14,7 +14,8 @@ import httpx
 import pytest
 import yaml
 
-from perdure.cli.server import find_free_port, spawn, stop_process
+from perdure.cli.server import spawn, stop_process
+from perdure.local_ports import find_free_port
 from tests.contract.repository import ROOT
 from tests.house import eventually
 
@@ -62,26 +63,30 @@ def faster_rules(file: Path) -> dict[str, Any]:
     """A file of rules in this time, with what this team sets for itself."""
     rules: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
     for group in rules["groups"]:
+        group.pop("interval", None)  # the configuration's is shorter in this time
         for rule in group["rules"]:
             rule["expr"] = OWN.get(
                 rule.get("record", ""), faster(rule["expr"], PATIENT.get(rule.get("alert", ""), FASTER))
             )
-            if "for" in rule:
-                number, unit = int(rule["for"][:-1]), rule["for"][-1]
-                rule["for"] = f"{max(number * _UNITS[unit] * 1000 // FASTER, SHORTEST_FOR)}ms"
+            for name in {"for", "keep_firing_for"} & rule.keys():
+                number, unit = int(rule[name][:-1]), rule[name][-1]
+                rule[name] = f"{max(number * _UNITS[unit] * 1000 // FASTER, SHORTEST_FOR)}ms"
     return rules
 
 
-def configuration(folder: Path, targets: Mapping[str, Sequence[str]]) -> Path:
-    """The configuration of deploy/ with its rules, shorter intervals, and targets in place of names of DNS."""
+def configuration(folder: Path, targets: Mapping[str, Sequence[str]], *, as_deployed: bool = False) -> Path:
+    """The configuration of deploy/ with targets in place of names of DNS; unless as deployed, in this time."""
     (folder / "rules").mkdir()
     for file in RULES.glob("*.yml"):
-        (folder / "rules" / file.name).write_text(yaml.safe_dump(faster_rules(file), sort_keys=False))
+        rules = yaml.safe_load(file.read_text(encoding="utf-8")) if as_deployed else faster_rules(file)
+        (folder / "rules" / file.name).write_text(yaml.safe_dump(rules, sort_keys=False))
     made = yaml.safe_load(CONFIGURATION.read_text(encoding="utf-8"))
-    made["global"] = {"scrape_interval": INTERVAL, "evaluation_interval": "1s"}
+    if not as_deployed:
+        made["global"] = {"scrape_interval": INTERVAL, "evaluation_interval": "1s"}
     for job in made["scrape_configs"]:
         del job["dns_sd_configs"]
-        job["scrape_timeout"] = INTERVAL
+        if not as_deployed:
+            job["scrape_timeout"] = INTERVAL
         job["static_configs"] = [{"targets": [*targets[job["job_name"]]]}]
     path = folder / "prometheus.yml"
     path.write_text(yaml.safe_dump(made))
@@ -100,6 +105,15 @@ class Prometheus:
         assert answer["status"] == "success", f"{expression}: {answer}"
         result: list[dict[str, Any]] = answer["data"]["result"]
         return result
+
+    async def series(
+        self, expression: str, start: float, end: float, step: int
+    ) -> list[tuple[dict[str, str], list[tuple[float, str]]]]:
+        """The series of an expression between two times of the epoch: their labels and samples."""
+        asked: dict[str, str | float] = {"query": expression, "start": start, "end": end, "step": step}
+        answer = (await self.http.get("/api/v1/query_range", params=asked)).json()
+        assert answer["status"] == "success", f"{expression}: {answer}"
+        return [(found["metric"], [*map(tuple, found["values"])]) for found in answer["data"]["result"]]
 
     async def wait_for_silence(self, instance: str, since: float) -> None:
         """Wait until a target has left a scrape unanswered that began ``since`` then, in seconds of the epoch."""
@@ -139,12 +153,15 @@ def program_or_skip(name: str) -> str:
 
 
 @asynccontextmanager
-async def prometheus(folder: Path, targets: Mapping[str, Sequence[str]]) -> AsyncIterator[Prometheus]:
+async def prometheus(
+    folder: Path, targets: Mapping[str, Sequence[str]], *, as_deployed: bool = False
+) -> AsyncIterator[Prometheus]:
     """A Prometheus that scrapes these targets, by their jobs."""
     program, port = program_or_skip("prometheus"), find_free_port()
-    path, log = configuration(folder, targets), folder / "prometheus.log"
+    path, log = configuration(folder, targets, as_deployed=as_deployed), folder / "prometheus.log"
     command = [program, f"--config.file={path}", f"--storage.tsdb.path={folder / 'data'}"]
-    command += [f"--web.listen-address=127.0.0.1:{port}", "--query.lookback-delta=5s", "--log.level=warn"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+    command += [] if as_deployed else ["--query.lookback-delta=5s"]
     with log.open("wb") as output:
         process = spawn(command, output=output)
     try:

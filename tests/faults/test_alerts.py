@@ -20,16 +20,18 @@ import pytest
 import temporalio.client
 
 from perdure.cli.rules import read_expressions
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import Client
 from perdure.client.connect import DATA_CONVERTER
-from perdure.contracts.names import AGENT_TURN
+from perdure.contracts.names import AGENT_TURN, Metric
 from perdure.contracts.values import JsonValue
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
 from tests.conftest import FAST
 from tests.contract.repository import ROOT
+from tests.faults.metric_causes import MOVES
 from tests.faults.prometheus import PATIENT, Prometheus, faster, program_or_skip, prometheus
 from tests.gateway import Door, gateway
 from tests.house import House, WorkerProcess, become_a_user, eventually
@@ -352,6 +354,31 @@ async def test_no_other_alert_fires(faulty: Fleet) -> None:
     """What is provoked, and what follows from it."""
     expected = {name for _, alerts in FAULTS.values() for name in alerts}
     assert {alert["alertname"] for alert in await faulty.prometheus.fired()} - expected <= FOLLOWS
+
+
+async def test_every_metric_moves_by_its_cause(faulty: Fleet) -> None:
+    """What was provoked so far, and a second turn of an agent that may have one."""
+    for number in range(2):
+        await faulty.start("single", f"single-{number}", "ask")
+    unmoved = set(MOVES)
+
+    async def all_moved() -> bool:
+        for metric in sorted(unmoved):
+            name = (
+                f"{metric}_count" if await faulty.prometheus.query(f"count_over_time({metric}_count[1h])") else metric
+            )
+            query = f"max_over_time({name}[1h]) > 0"
+            if metric == Metric.CALLS_PER_SECOND:
+                query = f"min_over_time({name}[1h]) < +Inf"
+            elif metric == Metric.MCP_SERVER_UP:
+                query = f"(min(min_over_time({name}[1h])) == 0) and (max(max_over_time({name}[1h])) == 1)"
+            if await faulty.prometheus.query(query):
+                unmoved.discard(metric)
+        return not unmoved
+
+    with suppress(TimeoutError):
+        await eventually(all_moved, WITHIN)
+    assert {metric: MOVES[metric] for metric in unmoved} == {}
 
 
 async def test_a_store_that_is_away_fires_for_workers_and_gateway_and_ends_when_it_is_back(faulty: Fleet) -> None:

@@ -69,7 +69,8 @@ async def test_a_server_that_is_killed_and_started_again(lasting: House) -> None
             await provider.refuse()  # the attempt may have outlived the server, and hangs
             await provider.accept()
             assert await follower.ends() == 0
-    assert follower.said("err") == [
+    # On a busy machine the worker may take a while to poll the new server, of which a follower is told rightly.
+    assert [line for line in follower.said("err") if "no worker polls" not in line] == [
         "perdure: the Temporal server does not answer; trying again for 60 s",
         "perdure: the Temporal server answers again",
     ]

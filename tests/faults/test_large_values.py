@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities.model_attempt import MAX_CALLS
+from perdure.activities.models.attempt import MAX_CALLS
 from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, MAX_PROMPT_BYTES

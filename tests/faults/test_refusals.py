@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import temporalio.client
 from click.testing import CliRunner, Result
 from temporalio.service import RPCStatusCode
 
@@ -17,6 +18,7 @@ from perdure.client import Client, NoWorkerError, ServerRefusedError, ServerUnre
 from perdure.client.connect import connect
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.worker.search_attributes import SearchAttributesError, check_search_attributes
 from tests.house import House
 from tests.refusing_server import Answer, certificate, refusing, with_tls
 
@@ -209,6 +211,32 @@ async def test_a_port_that_speaks_http_1_only_is_no_temporal_server(user: Enviro
         line, found = await told(address, user)
     assert f"what answers at {address} is no Temporal server; set TEMPORAL_ADDRESS to the gRPC port" in line
     assert found["code"] == 8
+
+
+async def test_a_proxy_whose_server_is_away_is_told_as_that(user: Environment) -> None:
+    """S-51: it answers with a status of its own, or takes the connection and closes it."""
+    async with refusing({"*": Answer(http=503, body=b"no healthy upstream")}) as server:
+        line, found = await told(server.address, user)
+    assert (
+        "a proxy answers in place of the Temporal server, which is away (HTTP status 503); look at the server" in line
+    )
+    assert found["code"] == 8
+
+    async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as listener:
+        address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        line, found = await told(address, user)
+    assert f"what answers at {address} takes connections and says nothing, as a proxy does whose server is away" in line
+    assert found["code"] == 8
+
+
+async def test_a_worker_of_a_namespace_that_is_not_there_says_so(house: House) -> None:
+    """S-51: in the words of the doctor, and not as search attributes that cannot be read."""
+    there = house.temporal.config() | {"namespace": "nowhere"}
+    with pytest.raises(SearchAttributesError, match="the Temporal server has no namespace nowhere; set TEMPORAL_NAMES"):
+        await check_search_attributes(temporalio.client.Client(**there))
 
 
 async def test_only_where_nobody_answers_no_server_answers(user: Environment) -> None:

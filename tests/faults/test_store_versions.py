@@ -36,7 +36,7 @@ async def file(house: House) -> Path:
 def last_words(house: House) -> tuple[int, list[str]]:
     """The exit code of a worker that does not start, and what it wrote that is no log record."""
     worker = house.spawn_worker(AGENTS, LINES="/dev/null")
-    code = worker.process.wait(60)
+    code = worker.process.wait(120)
     return code, [line for line in worker.log.read_text().splitlines() if not line.startswith("{")]
 
 

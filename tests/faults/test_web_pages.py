@@ -8,7 +8,8 @@ import pytest
 import temporalio.client
 from temporalio.client import WorkflowExecutionStatus
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
+from perdure.local_ports import find_free_port
 from tests.house import eventually
 
 NAMESPACE = "/api/v1/namespaces/default"
@@ -26,7 +27,7 @@ def ports(server: EmbeddedServer) -> set[int]:
 
 def ask(port: int, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
     """Status and body; status 0 of a port that does not speak HTTP 1."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, WORKFLOW if method == "POST" else None, dict(headers))
         response = connection.getresponse()

@@ -39,6 +39,9 @@ PURE = (
 )
 """Where the files stand that start no Temporal server, as beginnings of their paths."""
 
+STARTING = ("tests/unit/store/test_opening.py", "tests/unit/worker/test_agents.py", "tests/unit/worker/test_needs.py")
+"""Files among them that start processes and wait for these: at the lowest priority they take over a minute."""
+
 LANES = (WAITING, PURE)
 """What the last two processes run, in their order."""
 
@@ -52,6 +55,11 @@ def lane_of(worker: str, count: int) -> tuple[str, ...]:
     """The files of a process of the test run; empty if it runs whatever is left."""
     place = int(worker.removeprefix("gw")) - (count - len(LANES))
     return LANES[place] if place >= 0 and count > len(LANES) else ()
+
+
+def is_of(file: str, lane: tuple[str, ...]) -> bool:
+    """Whether a process of the lane runs the file."""
+    return not lane or (file.startswith(lane) and file not in STARTING)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -71,11 +79,11 @@ class LaneScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no t
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         lane = lane_of(node.gateway.id, self.numnodes)
-        fitting = [file for file in self.workqueue if file.startswith(lane or "tests/")]
+        fitting = [file for file in self.workqueue if is_of(file, lane)]
         if lane and not fitting:
             node.shutdown()
             return
-        others = [file for file in fitting if not file.startswith((*WAITING, *PURE))]
+        others = [file for file in fitting if not any(is_of(file, other) for other in LANES)]
         self.workqueue.move_to_end((fitting if lane else others or fitting)[0], last=False)
         super()._assign_work_unit(node)
 

@@ -23,12 +23,40 @@ ASK: tuple[str, JsonValue] = ("ask_user", {"question": "Which way?", "options": 
 PAY: tuple[str, JsonValue] = ("pay", {"amount": 7})
 
 
+OF_ITS_LITELLM = """
+import importlib.abc, importlib.util, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "perdure.activities.provider_http":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            made = module._transport
+            module._transport = lambda *given, http2=False, cert=None, limits=None, **named: made(*given, **named)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+"""Takes from the release's transport what litellm gives it from 1.109 on: it was locked with 1.106, and takes no more.
+
+Python runs this before anything else of that release, in place of an installation of the older litellm.
+"""
+
+
 def unpack(folder: Path) -> Path:
     """The wheel's modules in a folder ``before``, as a place to import from."""
     (wheel,) = BEFORE.glob("*.whl")
     place = folder / "before"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(place)
+    (place / "sitecustomize.py").write_text(OF_ITS_LITELLM, encoding="utf-8")
     return place
 
 

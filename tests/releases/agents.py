@@ -34,4 +34,10 @@ walker = Agent(
     tools=[walk, read, pay, ask_user],
     max_steps=100,
 )
-lead = Agent(name="lead", model="openai/scripted", instructions="I am lead.", delegates=[Delegate("walker")])
+lead = Agent(
+    name="lead",
+    model="openai/scripted",
+    instructions="I am lead.",
+    tools=[ask_user],
+    delegates=[Delegate("walker")],
+)

@@ -23,9 +23,10 @@ import click
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN, DEFAULT_TASK_QUEUE
+from perdure.local_ports import find_free_port
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults
 from tests.conftest import FAST
 from tests.house import ROOT, become_a_user, eventually

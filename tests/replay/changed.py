@@ -12,58 +12,80 @@ from perdure.engine import delegates
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.generation import Failed
 from perdure.workflows.agent_turn import AgentTurn
+from perdure.workflows.handlers import Handlers
+from perdure.workflows.temporal_runtime import TemporalRuntime
+from perdure.workflows.world import TurnWorld
 
 
-@workflow.defn(name=AGENT_TURN)
-class WaitsBeforeItCommits(AgentTurn):
+class Waits(TurnWorld):
     """One timer more."""
-
-    @workflow.init
-    def __init__(self, *given: JsonValue) -> None:
-        super().__init__(*given)
-
-    @workflow.run
-    async def run(self, *given: JsonValue) -> TurnResult:
-        """As recorded."""
-        return await super().run(*given)
 
     async def _commit(self, action: CommitTurn) -> TurnResult:
         await workflow.sleep(timedelta(seconds=1))
         return await super()._commit(action)
 
 
-@workflow.defn(name=AGENT_TURN)
-class GeneratesByAnotherName(AgentTurn):
+class Renames(TurnWorld):
     """Another activity in the same place."""
 
+    async def generate(self, action: Generate) -> Generation | Failed:
+        answer: Generation = await workflow.execute_activity(
+            "generate_text", action, result_type=Generation, start_to_close_timeout=timedelta(seconds=1)
+        )
+        return answer
+
+
+class CallsInTurn(TurnWorld):
+    """The same activities, not at once."""
+
+    async def call_tools(self, action: CallTools) -> ToolResults:
+        called, _ = delegates.next_batch(self._state)
+        results = []
+        for planned, call in zip(called, action.calls, strict=True):
+            results += await self.runtime.finish(self._start_tool(planned.tool, call))
+        return ToolResults(tuple(results))
+
+
+@workflow.defn(name=AGENT_TURN)
+class WaitsBeforeItCommits(AgentTurn):
+    """As recorded, in another world."""
+
     @workflow.init
-    def __init__(self, *given: JsonValue) -> None:
-        super().__init__(*given)
+    def __init__(self, *_: JsonValue) -> None:
+        self.world = Waits(TemporalRuntime())
+        Handlers.__init__(self, self.world)
 
     @workflow.run
     async def run(self, *given: JsonValue) -> TurnResult:
         """As recorded."""
         return await super().run(*given)
 
-    async def generate(self, action: Generate) -> Generation | Failed | None:
-        await workflow.execute_activity("generate_text", action, start_to_close_timeout=timedelta(seconds=1))
-        return None
+
+@workflow.defn(name=AGENT_TURN)
+class GeneratesByAnotherName(AgentTurn):
+    """As recorded, in another world."""
+
+    @workflow.init
+    def __init__(self, *_: JsonValue) -> None:
+        self.world = Renames(TemporalRuntime())
+        Handlers.__init__(self, self.world)
+
+    @workflow.run
+    async def run(self, *given: JsonValue) -> TurnResult:
+        """As recorded."""
+        return await super().run(*given)
 
 
 @workflow.defn(name=AGENT_TURN)
 class CallsToolsOneByOne(AgentTurn):
-    """The same activities, not at once."""
+    """As recorded, in another world."""
 
     @workflow.init
-    def __init__(self, *given: JsonValue) -> None:
-        super().__init__(*given)
+    def __init__(self, *_: JsonValue) -> None:
+        self.world = CallsInTurn(TemporalRuntime())
+        Handlers.__init__(self, self.world)
 
     @workflow.run
     async def run(self, *given: JsonValue) -> TurnResult:
         """As recorded."""
         return await super().run(*given)
-
-    async def call_tools(self, action: CallTools) -> ToolResults | None:
-        called, _ = delegates.next_batch(self._state)
-        results = [await self._start(planned.tool, call) for planned, call in zip(called, action.calls, strict=True)]
-        return ToolResults(tuple(results))

@@ -17,10 +17,11 @@ import temporalio.client
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowHistory
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import DEFAULT_TASK_QUEUE
 from perdure.contracts.values import JsonValue
+from perdure.local_ports import find_free_port
 from perdure.testing import ScriptedProvider
 from tests.conftest import FAST
 from tests.house import House, become_a_user, eventually

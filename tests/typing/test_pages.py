@@ -40,7 +40,15 @@ def write(folder: Path, page: str, code: str) -> None:
 @pytest.mark.parametrize(
     "checker",
     [
-        ["mypy", "--config-file", str(ROOT / "pyproject.toml"), "--no-error-summary", "--hide-error-context"],
+        [
+            "mypy",
+            "--config-file",
+            str(ROOT / "pyproject.toml"),
+            "--no-error-summary",
+            "--hide-error-context",
+            "--cache-dir",
+            str(ROOT / ".mypy_cache"),
+        ],
         ["basedpyright", "--pythonpath", sys.executable, "-p", "."],
     ],
     ids=["mypy", "basedpyright"],

@@ -33,6 +33,9 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-background-timer-throttling",  # with the next two, a page goes on as if somebody looked at it
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--remote-debugging-port=0",
 )
@@ -139,6 +142,7 @@ class Browser:
         page = Page(self, attached["sessionId"])
         try:
             await page.send("Emulation.setDeviceMetricsOverride", **WINDOW)
+            await page.send("Emulation.setFocusEmulationEnabled", enabled=True)  # a hidden page asks for nothing
             await page.send("Runtime.enable")
             await page.send("Log.enable")
             await page.send("Page.navigate", url=url)
@@ -219,7 +223,8 @@ class Page:
             await self.wait(there)
         except TimeoutError:
             missing = [text for text in texts if text not in shown]
-            pytest.fail(f"the page does not show {missing}; it shows:\n{shown}")
+            seen, complaints = await self.evaluate("document.visibilityState"), self.browser.complaints
+            pytest.fail(f"the {seen} page does not show {missing}; it complains {complaints}; it shows:\n{shown}")
 
     async def wait(self, condition: Callable[[], Awaitable[Any]]) -> None:
         """Wait until the condition gives something true."""

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
+from perdure.local_ports import find_free_port
 from tests.conftest import FAST
 from tests.house import House, become_a_user
 from tests.ui.browser import Browser, Page

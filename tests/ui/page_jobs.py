@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-from perdure import Agent, Budgets, Image, RetryPolicy, ask_user, todo, tool
+from perdure import Agent, Budgets, Image, RetryPolicy, ask_user, caller_tool, todo, tool
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Answers
 from tests.house import WAIT_SECONDS, House, eventually
@@ -53,6 +53,9 @@ def charge(account: str) -> str:
     raise PermissionError(msg)
 
 
+LOOKUP = caller_tool("lookup", "Look a customer up.", {"type": "object", "properties": {"id": {"type": "integer"}}})
+
+
 def png(size: int) -> bytes:
     """A blue square."""
     rows = (b"\0" + b"\x1f\x5f\x8b" * size) * size
@@ -93,7 +96,19 @@ SCRIPTS: dict[str, Answers] = {
             say("The Saône, then."),
         )
     ),
-    "failed": Script(replies=(call(("search", {"query": "account"})), call(("charge", {"account": "A-17"})))),
+    "caller": Script(
+        replies=(
+            call(("lookup", {"id": 7}), ("lookup", {"id": 8}), text="I look both up."),
+            say("One is Ada."),
+        )
+    ),
+    "failed": Script(
+        replies=(
+            call(("search", {"query": "account"})),
+            call(("charge", {"account": "A-17"})),
+            say("The account is closed."),
+        )
+    ),
     "retrying": Script(replies=(say("").after(faults.error(503, "upstream connect error")),)),
     "lead": Script(
         replies=(
@@ -123,6 +138,7 @@ def agents(body: Body) -> list[Agent]:
         agent("running", tools=[search, body.held()], max_steps=12, budgets=budgets),
         agent("approval", tools=[pay]),
         agent("question", tools=[ask_user]),
+        agent("caller", tools=[LOOKUP]),
         agent("failed", tools=[search, charge]),
         agent("retrying", retry=LATER),
         agent("lead", tools=[body.held()], delegates=[HELPER]),
@@ -142,6 +158,9 @@ STANDING = {
 }
 """The event at which each job that does not end stands still, at the latest of its kind."""
 
+TENANTS = {"approval": "garonne"}
+"""The tenants of jobs that have one."""
+
 COUNTS = {"running": 2, "lead": 2}
 ENDING = ("rivers", "failed", "hostile", "painter")
 
@@ -158,7 +177,7 @@ async def prepared(house: House, body: Body) -> AsyncIterator[ScriptedProvider]:
                 "painter": ["Draw it larger.", Image(png(32), name="small.png")],
             }
             prompt = prompts.get(name, PROMPT)
-            await house.client.start(name, prompt, session=name, by="ann")
+            await house.client.start(name, prompt, session=name, by="ann", tenant=TENANTS.get(name, ""))
         await asyncio.gather(*(_stands(house, name) for name in STANDING), *(_ends(house, name) for name in ENDING))
         try:
             yield provider

@@ -9,8 +9,8 @@ import pytest
 import temporalio.client
 
 from perdure import Agent
-from perdure.cli.server import find_free_port
 from perdure.client.connect import make_converter
+from perdure.local_ports import find_free_port
 from perdure.security.keyring import Keyring
 from perdure.testing import Script, ScriptedProvider, say
 from tests.gateway import Door, gateway, token_lines

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, Budgets, Compaction, RetryPolicy, ask_user, todo, tool
+from perdure import Agent, Budgets, Compaction, Delegate, RetryPolicy, ask_user, todo, tool
 from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.contracts.hooks import HookRule, RetryWithFeedback
 from perdure.contracts.messages import AssistantMessage, ToolMessage, UserMessage
-from perdure.testing import Script, call, faults, say
-from perdure.testing.in_memory import answer, approve, deny
+from perdure.testing import Script, answer, approve, call, deny, faults, say
+from perdure.testing.script import Answers
 from tests.memory import Run
 from tests.ui.node import folded
+from tests.workflow.backgrounds import awaiting, starts, steps
 
 PATIENT = RetryPolicy(max_retries=2, jitter=timedelta(0))
 
@@ -50,7 +51,7 @@ def agent(*tools: Any, **settings: Any) -> Agent:
 
 HELPER = Agent(name="helper", model="openai/helper", description="Helps.")
 
-FEATURES: dict[str, tuple[Agent, tuple[Any, ...], dict[str, Any]]] = {
+FEATURES: dict[str, tuple[Agent, Answers, dict[str, Any]]] = {
     "tools in parallel": (agent(look), (call(("look", {"at": "a"}), ("look", {"at": "b"}), text="So."), say("ok")), {}),
     "retries": (
         agent(look, retry=PATIENT),
@@ -79,6 +80,11 @@ FEATURES: dict[str, tuple[Agent, tuple[Any, ...], dict[str, Any]]] = {
         (call(("helper", {"query": "hm"})), say("ok")),
         {"models": {"helper": Script(replies=(say("sub"),))}},
     ),
+    "a delegate in the background": (
+        agent(delegates=[Delegate("helper", background=True)]),
+        steps(starts("one"), awaiting(0), say("ok")),
+        {"agents": [HELPER], "models": {"helper": Script(replies=(say("sub"),))}},
+    ),
     "todos": (agent(todo), (call(("todo", {"new_titles": ["one", "two"], "completed": [0]})), say("ok")), {}),
     "a budget": (agent(look, budgets=Budgets(llm_calls=2)), (call(("look", {})), call(("look", {})), say("no")), {}),
     "the step limit": (agent(look, max_steps=1), (call(("look", {})),), {}),
@@ -106,7 +112,7 @@ async def lines_of(run: Run) -> list[Mapping[str, Any]]:
 @pytest.mark.parametrize("feature", FEATURES)
 async def test_the_page_says_what_the_client_says(run: Run, feature: str) -> None:
     worker, replies, options = FEATURES[feature]
-    result = await run(worker, script=Script(replies=replies), **options)
+    result = await run(worker, script=replies, **options)
     lines = await lines_of(run)
     state = folded(run.session, lines)
     turn = state["turns"][0]
@@ -124,7 +130,7 @@ async def test_the_page_says_what_the_client_says(run: Run, feature: str) -> Non
 @pytest.mark.parametrize("feature", FEATURES)
 async def test_what_is_counted_from_the_log_is_what_the_turn_reports(run: Run, feature: str) -> None:
     worker, replies, options = FEATURES[feature]
-    result = await run(worker, script=Script(replies=replies), **options)
+    result = await run(worker, script=replies, **options)
     lines = await lines_of(run)
     assert lines[-1]["type"] == "agent_end"
     used = folded(run.session, lines[:-1])["turns"][0]["used"]
@@ -137,7 +143,7 @@ async def test_what_is_counted_from_the_log_is_what_the_turn_reports(run: Run, f
 async def test_neither_batches_nor_repeats_change_the_state(run: Run, feature: str) -> None:
     """S-47: what comes twice after a reconnect is shown once."""
     worker, replies, options = FEATURES[feature]
-    await run(worker, script=Script(replies=replies), **options)
+    await run(worker, script=replies, **options)
     lines = await lines_of(run)
     whole = folded(run.session, lines)
     chance = random.Random(feature)
@@ -168,7 +174,7 @@ async def test_turns_follow_each_other(run: Run) -> None:
 
 async def test_attempts_are_segments_of_their_own(run: Run) -> None:
     worker, replies, _ = FEATURES["retries"]
-    await run(worker, script=Script(replies=replies))
+    await run(worker, script=replies)
     segments = folded(run.session, await lines_of(run))["steps"][1]["segments"]
     assert [
         (part["kind"], part.get("attempt"), part.get("failed")) for part in segments if part["kind"] != "worker"
@@ -184,14 +190,14 @@ async def test_attempts_are_segments_of_their_own(run: Run) -> None:
 
 async def test_the_errors_are_listed_once_each(run: Run) -> None:
     worker, replies, _ = FEATURES["a tool that aborts"]
-    await run(worker, script=Script(replies=replies))
+    await run(worker, script=replies)
     (error,) = folded(run.session, await lines_of(run))["errors"]
     assert (error["code"], error["tool"], error["ended"]) == ("tool.execution_error", "charge", True)
 
 
 async def test_the_events_of_delegates_stay_in_their_tree(run: Run) -> None:
     worker, replies, options = FEATURES["a delegate"]
-    await run(worker, script=Script(replies=replies), **options)
+    await run(worker, script=replies, **options)
     lines = await lines_of(run)
     delegate = next(line["delegate"] for line in lines if line["type"] == "delegate_start")
     below = [json.loads(envelope.to_json()) for envelope in await run.last.events(delegate)]
@@ -204,6 +210,27 @@ async def test_the_events_of_delegates_stay_in_their_tree(run: Run) -> None:
         block["seq"] for block in folded(run.session, lines)["blocks"]
     ]
     assert merged["gaps"] == []
+
+
+async def test_a_start_that_comes_late_reopens_nothing(run: Run) -> None:
+    worker, replies, options = FEATURES["a delegate in the background"]
+    await run(worker, script=replies, **options)
+    lines = await lines_of(run)
+    types = [line["type"] for line in lines]
+    assert types.index("tool_end") < types.index("delegate_start")
+    state = folded(run.session, lines)
+    assert {call["state"] for call in state["calls"].values()} == {"ended"}
+    # As they may be written by two workers: the start behind the end.
+    start = lines.pop(types.index("delegate_start"))
+    lines.insert(-1, start)
+    late = folded(run.session, [{**line, "seq": n} for n, line in enumerate(lines, 1)])
+    assert {call["state"] for call in late["calls"].values()} == {"ended"}
+    assert [(found["agent"], found["state"], found["steps"]) for found in late["delegates"]] == [("helper", "ended", 1)]
+    assert [part for step in late["steps"] for part in step["segments"] if part["to"] is None] == []
+    assert late["turns"][0]["used"] == state["turns"][0]["used"]
+    below = [json.loads(envelope.to_json()) for envelope in await run.last.events(start["delegate"])]
+    (after,) = folded(run.session, lines, below[:3])["delegates"]
+    assert after["state"] == "ended"
 
 
 def said_in(transcript: Sequence[Any]) -> list[tuple[str, str]]:

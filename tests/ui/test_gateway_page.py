@@ -5,13 +5,16 @@ import itertools
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
+from sqlalchemy import Connection, select
 
-from perdure.cli.server import find_free_port
 from perdure.contracts.events import GenerationContent, NewEvent
 from perdure.gateway.app import create_app
 from perdure.gateway.serve import GatewayServer, bind
+from perdure.local_ports import find_free_port
+from perdure.store import schema
 from perdure.testing import ScriptedProvider
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House, eventually
@@ -133,16 +136,68 @@ async def test_the_list_is_filtered_and_keeps_its_filters_in_the_address(browser
         await page.picture("page-list")
         assert await page.evaluate(NAMELESS) == []
         await page.choose("Ended by", "error")
-        await page.lacks("rivers")
+        await page.lacks("painter")
         await page.shows("failed")
         assert await page.evaluate("location.search") == "?stop_reason=error"
         assert "lead.geographer" not in await page.text()
     async with page_of(browser, door, "/ui?state=waiting_for_input", "approval", "question") as page:
-        await page.lacks("rivers")
+        await page.lacks("painter")
         await page.type("Text", "appr")
         await page.lacks("question")
         await page.click("approval")
         await page.shows("May pay run?")
+
+
+async def test_the_list_has_prompts_that_are_searched_and_what_open_jobs_have_done(
+    browser: Browser, shown: Shown
+) -> None:
+    _, door, _ = shown
+    async with page_of(browser, door, "/ui", "rivers", "Compare the rivers of Lyon", "Draw it larger.") as page:
+        await page.type("Text", "it LARGER")
+        await page.lacks("rivers of Lyon")
+        await page.shows("painter")
+    async with page_of(browser, door, "/ui?agent=running", "Compare the rivers") as page:
+        steps = "document.querySelector('.jobs td[data-name=Steps]').textContent"
+        assert await page.evaluate(steps) == "2"
+
+
+async def test_the_list_says_what_waits_for_whoever_looks(browser: Browser, shown: Shown) -> None:
+    _, door, _ = shown
+    async with page_of(browser, door, "/ui", "Waits for you: ", "May pay run?", "Which river do you mean?") as page:
+        await page.picture("page-inbox")
+        await page.type("Agent", "approval")
+        await page.lacks("Which river do you mean?")
+        await page.click("May pay run?")
+        await page.shows("Digest of the call")
+
+
+async def test_the_list_has_the_jobs_of_every_tenant_and_is_filtered_by_one(browser: Browser, shown: Shown) -> None:
+    _, door, _ = shown
+    async with page_of(browser, door, "/ui", "rivers", "approval", "Tenant", "garonne") as page:
+        await page.type("Tenant", "garonne")
+        await page.lacks("painter")
+        await page.shows("approval")
+        await page.picture("page-list-tenant")
+        assert await page.evaluate("location.search") == "?tenant=garonne"
+
+
+async def test_the_waterfall_has_an_axis_names_and_folded_waits(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
+    session = await fresh(house, "question")
+    await house.store.write("age", lambda connection: age(connection, session, timedelta(minutes=16)))
+    async with page_of(browser, door, f"/ui/sessions/{session}", "ask_user", "a long wait, folded", "≈ 16 min") as page:
+        ticks = await page.evaluate("[...document.querySelectorAll('.axis text')].map((found) => found.textContent)")
+        assert (ticks[0], len(ticks) > 2) == ("0", True)
+        await page.picture("page-waterfall")
+        assert await page.evaluate(NAMELESS) == []
+
+
+def age(connection: Connection, session: str, by: timedelta) -> None:
+    """Let the events of a session have happened earlier."""
+    events = schema.events
+    mine = events.c.session == session
+    for row in connection.execute(select(events.c.seq, events.c.at).where(mine)).all():
+        connection.execute(events.update().where(mine, events.c.seq == row.seq).values(at=row.at - by))
 
 
 async def test_an_approval_is_given_on_the_page(browser: Browser, shown: Shown) -> None:
@@ -156,6 +211,28 @@ async def test_an_approval_is_given_on_the_page(browser: Browser, shown: Shown) 
         await page.press("Enter")
         await page.shows("Finished", "Approved by local: pay", "Paid.")
         assert "May pay run?" not in await page.text()
+
+
+async def test_an_approval_that_stands_is_given_and_revoked_on_the_page(browser: Browser, shown: Shown) -> None:
+    """S-84: and shown with who gave it, until when and why."""
+    house, door, _ = shown
+    session = await fresh(house, "approval")
+    async with page_of(browser, door, f"/ui/sessions/{session}", "May pay run?") as page:
+        await page.click("Stop asking…")
+        await page.shows("Approve pay and stop asking", "A rule that denies outranks it.")
+        await page.picture("page-stop-asking")
+        assert await page.evaluate(NAMELESS) == []
+        await page.choose("Further calls", "tool")
+        await page.type("Reason", "small sums", within="dialog")
+        await page.click("Approve and stop asking")
+        await page.shows(
+            "Finished", "Approved by local: pay, and further calls too", "Approvals that stand", "small sums"
+        )
+        assert [given.scope for given in await house.client.approvals.list(session)] == ["tool"]
+        await page.picture("page-standing")
+        await page.click("Revoke the approval of pay")
+        await page.lacks("Approvals that stand")
+        assert await house.client.approvals.list(session) == ()
 
 
 async def test_a_denial_has_a_reason_that_the_model_reads(browser: Browser, shown: Shown) -> None:
@@ -180,6 +257,32 @@ async def test_a_question_is_answered_and_a_message_starts_the_next_turn(browser
         assert "gap" not in await page.text()
 
 
+async def test_a_result_and_a_failure_of_the_callers_tools_are_submitted_on_the_page(
+    browser: Browser, shown: Shown
+) -> None:
+    """S-81: each at the request that it belongs to; the button for a failure needs its reason."""
+    house, door, provider = shown
+    session = await fresh(house, "caller")
+    async with page_of(browser, door, f"/ui/sessions/{session}", "The caller runs lookup", "expires in") as page:
+        await page.picture("page-results")
+        assert await page.evaluate(NAMELESS) == []
+        first, second = await house.client.inbox(session)
+        await page.type("Result, or why there is none", "it is away", within=f"#request-{second.request_id}")
+        assert await page.evaluate(f"{BUTTONS % second.request_id}.map((found) => found.ariaDisabled)") == [None, None]
+        assert await page.evaluate(f"{BUTTONS % first.request_id}.map((found) => found.ariaDisabled)") == [None, "true"]
+        await page.evaluate(f"{BUTTONS % second.request_id}[1].click()")
+        await page.wait(lambda: page.evaluate(f"!document.querySelector('#request-{second.request_id}')"))
+        await page.type("Result, or why there is none", "Ada", within=f"#request-{first.request_id}")
+        await page.evaluate(f"{BUTTONS % first.request_id}[0].click()")
+        await page.shows("Finished", "One is Ada.")
+    messages = provider.requests[-1].request.messages
+    assert [str(message["content"]) for message in messages if message["role"] == "tool"] == ["Ada", "it is away"]
+
+
+BUTTONS = "[...document.querySelectorAll('#request-%s button')]"
+"""Submit, and failed, of a request."""
+
+
 async def test_a_turn_is_cancelled_in_a_dialog_that_keys_can_use(browser: Browser, shown: Shown) -> None:
     house, door, _ = shown
     session = await fresh(house, "approval")
@@ -197,6 +300,19 @@ async def test_a_turn_is_cancelled_in_a_dialog_that_keys_can_use(browser: Browse
             "[...document.querySelectorAll('.verbs [aria-disabled]')].map((found) => found.title)"
         )
         assert set(disabled) == {"no turn runs"}
+
+
+async def test_a_job_that_failed_is_resumed_from_its_verdict(browser: Browser, shown: Shown) -> None:
+    house, door, _ = shown
+    started = await house.client.start("failed", PROMPT, session="failed-again")
+    await started.result()
+    offered = "lets the model read the error of charge, and goes on"
+    async with page_of(browser, door, "/ui/sessions/failed-again", "Failed", "Resume now", offered) as page:
+        await page.picture("page-resume")
+        assert await page.evaluate(NAMELESS) == []
+        await page.click("Resume now")
+        await page.shows("Finished", "The account is closed.", "2 of 2")
+        await page.lacks(offered)
 
 
 async def test_an_answer_is_shown_while_it_is_written(browser: Browser, shown: Shown) -> None:

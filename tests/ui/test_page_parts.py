@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Budgets
-from perdure.testing import call, say
-from perdure.testing.in_memory import approve
+from perdure.testing import approve, call, faults, say
 from tests.memory import Run
 from tests.ui.node import called, folded, run_script
-from tests.ui.test_fold import agent, lines_of, look, pay
+from tests.ui.test_fold import FEATURES, agent, lines_of, look, pay
 
 START = {"at": "2026-11-23T10:00:00+00:00", "turn": 1, "session": "job"}
 NOW = int(datetime(2026, 11, 23, 10, 1, tzinfo=UTC).timestamp() * 1000)
@@ -114,6 +113,36 @@ async def test_every_moment_of_a_turn_has_a_verdict_with_what_comes_next(run: Ru
     assert states[0]["last"] == 0
 
 
+RESUMES = {
+    "a model error": "asks the model for step 2 again, with the same conversation",
+    "a tool that aborts": "lets the model read the error of charge, and goes on",
+    "the step limit": "goes on where it stands, with the agent's limits anew",
+    "a budget": "goes on where it stands, with the agent's limits anew",
+    "tools in parallel": None,
+    "a stall": None,
+    "a stop for people": None,
+}
+
+
+@pytest.mark.parametrize("feature", RESUMES)
+async def test_the_verdict_offers_to_resume_what_can_go_on_without_a_message(run: Run, feature: str) -> None:
+    worker, replies, options = FEATURES[feature]
+    await run(worker, script=replies, **options)
+    verdict = called("views", "verdict", folded(run.session, await lines_of(run)), None, NOW)
+    assert verdict.get("resume") == RESUMES[feature]
+
+
+async def test_a_job_that_failed_in_its_first_step_can_be_resumed(run: Run) -> None:
+    await run(agent(), say("").after(faults.error(401, "bad key")))
+    verdict = called("views", "verdict", folded(run.session, await lines_of(run)), None, NOW)
+    assert verdict["resume"] == "asks the model for step 1 again, with the same conversation"
+    assert verdict["next"] == "remove the cause, then resume it or send a message"
+    closed = {"state": "ended", "turn": 1, "stop_reason": "error", "error": "terminated", "waits_for": None}
+    assert say_of(closed, BEGUN, ASKED)["resume"] == RESUMES["a model error"].replace("2", "1")  # type: ignore[union-attr]
+    refused = {"state": "ended", "turn": None, "stop_reason": "error", "error": "no such agent", "waits_for": None}
+    assert "resume" not in say_of(refused)
+
+
 async def test_meters_show_limits_and_when_they_come(run: Run) -> None:
     worker = Agent(name="tester", model="openai/scripted", tools=[look], max_steps=4, budgets=Budgets(llm_calls=40))
     await run(worker, *(call(("look", {})) for _ in range(3)), say("ok"))
@@ -122,6 +151,9 @@ async def test_meters_show_limits_and_when_they_come(run: Run) -> None:
     budget = {"max_steps": 4, "steps": 2, "limits": {"llm_calls": 40, "seconds": "PT1H"}, "spent": {"llm_calls": 2}}
     state = folded(run.session, half)
     found = {meter["name"]: meter for meter in called("views", "meters", state, budget, NOW)}
+    assert not found["Tokens"]["text"].startswith("about ")
+    state["turns"][-1]["used"]["usage"]["estimated"] = True
+    assert called("views", "meters", state, budget, NOW)[1]["text"].startswith("about ")
     assert (found["Steps"]["text"], found["Steps"]["share"]) == ("2 of 4", 0.5)
     assert found["Steps"]["forecast"].startswith("limit in about 2 steps")
     assert found["Model calls"]["text"] == "2 of 40"
@@ -144,6 +176,17 @@ def test_what_people_approve_stands_there_as_it_was_written() -> None:
         '  "n": 12345678901234567890,\n  "n": 1,\n  "e": {}\n}'
     )
     assert called("format", "pretty", "{broken") == "{broken"
+
+
+def test_an_approval_that_stands_says_only_what_its_form_says() -> None:
+    """S-84: a date of the form is in the browser's time zone, and is sent with an offset."""
+    request = {"request_id": "c", "tool": "pay", "digest": "d"}
+    empty = {"always": "tool", "until": "", "reason": ""}
+    assert called("people", "standing", request, empty) == {"action": "approve", "always": "tool", "digest": "d"}
+    full = {"always": "arguments", "until": "2026-11-28T10:00", "reason": "small"}
+    body = called("people", "standing", {**request, "digest": ""}, full)
+    assert datetime.fromisoformat(body.pop("until")) == datetime(2026, 11, 28, 10).astimezone()
+    assert body == {"action": "approve", "always": "arguments", "reason": "small"}
 
 
 STREAM = (

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.main import cli
-from perdure.cli.server import find_free_port
 from perdure.client import ServerUnreachableError
 from perdure.client.connect import address_source, load_config
 from perdure.local_files import FILE, AlreadyRunningError, DevAddresses, find, hold_address
+from perdure.local_ports import find_free_port
 from perdure.settings import load_settings
 from perdure.store.database import Address
 from tests.contract.repository import ROOT

@@ -42,6 +42,22 @@ def test_tenants_have_one_limit_each(monkeypatch: pytest.MonkeyPatch) -> None:
         load_settings()
 
 
+def test_variables_belong_to_the_tenants_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = "acme=PERDURE_CONTEXT_A, beta=PERDURE_CONTEXT_B,acme=PERDURE_CONTEXT_AB,beta=PERDURE_CONTEXT_AB"
+    monkeypatch.setenv("PERDURE_TENANT_VARIABLES", pairs)
+    assert load_settings().tenant_variables == {
+        "PERDURE_CONTEXT_A": {"acme"},
+        "PERDURE_CONTEXT_B": {"beta"},
+        "PERDURE_CONTEXT_AB": {"acme", "beta"},
+    }
+    for wrong in ("acme", "acme=", "acme=OPENAI_API_KEY", "acme=PERDURE_CONTEXT_", "PERDURE_CONTEXT_A"):
+        monkeypatch.setenv("PERDURE_TENANT_VARIABLES", wrong)
+        with pytest.raises(
+            SettingsError, match="write TENANT=VARIABLE, as in acme=PERDURE_CONTEXT_ACME, once for each"
+        ):
+            load_settings()
+
+
 def test_roles_and_rates_that_are_none_are_refused_with_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_ROLES", "turns,tool")
     with pytest.raises(SettingsError, match="tool is no role; choose among turns, models, tools"):

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from http import HTTPStatus
 from itertools import chain, count, islice, repeat
 from pathlib import Path
@@ -18,6 +19,7 @@ from temporalio.client import WorkflowFailureError
 
 from perdure.contracts.events import Envelope
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
+from perdure.store import Store
 from perdure.testing import ChatRequest, Reply, ScriptedProvider
 from perdure.testing.connection import Response
 from perdure.testing.wires import Wire
@@ -28,6 +30,9 @@ AGENTS = "tests.workflow.agents_at_boundaries"
 
 READ, WRITTEN = 10_000, 100
 """Tokens of each model call, whatever it is about."""
+
+PRICE = Decimal("0.00156")
+"""Of a model call: what is read at $0.15 for a million tokens, what is written at $0.60."""
 
 PATIENCE = 240.0
 """Seconds until a turn that has not come to its next boundary is lost; a lost attempt is noticed after eight."""
@@ -187,7 +192,7 @@ class Stage:
                     await self._all_stand_at(LAST)
         return Played(
             outcomes={
-                name: await outcome(self._house, self._session(name), scenario, self._ended[name])
+                name: await outcome(self._house.store, self._session(name), scenario, self._ended[name])
                 for name, scenario in self._table.items()
             },
             asked={name: model.asked(name) for name in self._table},
@@ -195,9 +200,8 @@ class Stage:
         )
 
     def _worker(self) -> WorkerProcess:
-        if self._killing:
-            return self._house.spawn_worker(AGENTS, main="tests.workflow.worker_at_boundaries", HELD=str(self._held))
-        return self._house.spawn_worker(AGENTS)
+        held = {"HELD": str(self._held)} if self._killing else {}
+        return self._house.spawn_worker(AGENTS, main="tests.workflow.worker_at_boundaries", **held)
 
     def _session(self, name: str) -> str:
         return f"{self._prefix}-{name.replace(' ', '-')}"
@@ -261,20 +265,42 @@ def files(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir()]
 
 
-async def outcome(house: House, session: str, scenario: Scenario, told: Json = None) -> Outcome:
+def assert_ends_as_wanted(found: Outcome, wanted: Scenario) -> None:
+    """Compare an undisturbed turn with its line of the table."""
+    assert (ends(found.record), told_in_short(found.messages)) == (wanted.ends, wanted.transcript)
+    assert found.told in (found.record, None)
+    if wanted.output is not None:
+        assert found.record["output"] == wanted.output
+    own = wanted.steps or sum(message.role == "assistant" for message in found.messages)
+    assert (found.record["steps"], found.record["delegated_steps"]) == (own, wanted.delegated)
+    paid = wanted.paid or own + wanted.delegated
+    assert found.record["usage"] == {
+        "input_tokens": READ * paid,
+        "output_tokens": WRITTEN * paid,
+        "cached_tokens": 0,
+        "estimated": False,
+    }
+    assert Decimal(found.record["cost_usd"]) == PRICE * paid
+    assert tuple(sorted(delegate.record["stop_reason"] for delegate in found.delegates.values())) == wanted.children
+
+
+def ends(record: Mapping[str, Any]) -> str:
+    """The stop record as scenarios write it."""
+    by = f" by {record['stopped_by']}" if record["stopped_by"] else ""
+    return f"{record['stop_reason']}{by}" + (f": {record['reason_code']}" if record["reason_code"] else "")
+
+
+async def outcome(store: Store, session: str, scenario: Scenario, told: Json = None) -> Outcome:
     """Read everything there is of a session that has ended."""
-    (turn,) = await house.store.turns(session)
-    below = await house.store.sessions(caller=session)
+    (turn,) = await store.turns(session)
+    below = await store.sessions(caller=session)
     return Outcome(
         record=_without_durations(turn.result.model_dump(mode="json")) if turn.result is not None else None,
         told=_without_durations(told),
-        messages=tuple(map(_undated, await house.store.transcript(session))),
-        events=_timeless(await house.store.events(session), ordered=not scenario.is_parallel),
-        steps=[
-            json.loads(step.model_dump_json(), object_hook=_without_receipt)
-            for step in await house.store.steps(session)
-        ],
-        delegates={record.session: await outcome(house, record.session, scenario) for record, _ in below},
+        messages=tuple(map(_undated, await store.transcript(session))),
+        events=_timeless(await store.events(session), ordered=not scenario.is_parallel),
+        steps=[json.loads(step.model_dump_json(), object_hook=_without_receipt) for step in await store.steps(session)],
+        delegates={record.session: await outcome(store, record.session, scenario) for record, _ in below},
     )
 
 

@@ -24,8 +24,7 @@ from perdure.contracts.events import Envelope
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.retries import RetryPolicy
 from perdure.contracts.values import JsonValue
-from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, faults, say
-from perdure.testing.in_memory import run_in_memory
+from perdure.testing import ChatRequest, Fault, Reply, ScriptedProvider, faults, run_in_memory, say
 from tests.house import House
 
 WIRES = ("openai", "anthropic")
@@ -124,7 +123,7 @@ FATES: dict[str, Fate] = {
     "rate limit in a 200": Fate(faults.in_a_200(faults.rate_limited()), "llm.rate_limited"),
     "overload in a 200": Fate(faults.in_a_200(faults.overloaded()), "llm.network_error"),
     "refused key in a 200": Fate(faults.in_a_200(faults.bad_key()), "llm.auth_error"),
-    "unknown error in a 200": Fate(faults.in_a_200(faults.error(500, "odd")), "llm.network_error"),
+    "unknown error in a 200": Fate(faults.in_a_200(faults.error(500, "odd", kind="odd_error")), "llm.network_error"),
     "nobody listens": Fate(faults.hang(), "llm.network_error", sent=False),
     "closed": Fate(faults.close_before_reply(), "llm.network_error"),
     "reset": Fate(faults.reset_before_reply(), "llm.network_error"),

@@ -153,18 +153,21 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"fallback_models": [{"model": "openai/x", "generate_params": {"base_url": "http://evil"}}]},
         "fallback_models: base_url may not come",
     ),
-    "an expression": (
-        {"output_schema": {"type": "string", "pattern": "^(a+)+$"}},
-        "output_schema: pattern and patternProperties may not come in a request",
+    "an expression of JavaScript's": (
+        {"output_schema": {"type": "string", "pattern": "(?<name>a)"}},
+        "output_schema: pattern '(?<name>a)' is no regular expression",
     ),
-    "an expression behind a reference": (
-        {"output_schema": {"$ref": "#/enum/0", "enum": [{"patternProperties": {"^(a+)+$": False}}]}},
-        "output_schema: pattern and patternProperties may not come in a request",
+    "a long expression behind a reference": (
+        {"output_schema": {"$ref": "#/enum/0", "enum": [{"patternProperties": {"a" * 1_001: False}}]}},
+        "has 1,001 characters, the limit is 1,000",
     ),
-    "an expression that cannot be read": ({"output_schema": {"pattern": "a{99999999999999}"}}, "may not come"),
+    "an expression that cannot be read": (
+        {"output_schema": {"pattern": "a{99999999999999}"}},
+        "has repeats {…} that come to more than 2,000 parts",
+    ),
     "an expression of a rule": (
-        {"approvals": {"rules": [{"tool": "l*", "decision": "ask", "arguments": {"items": {"pattern": "a"}}}]}},
-        "approvals: pattern and patternProperties may not come in a request",
+        {"approvals": {"rules": [{"tool": "l*", "decision": "ask", "arguments": {"items": {"pattern": "("}}}]}},
+        "approvals: pattern '(' is no regular expression",
     ),
     "an address as a model": ({"model": "huggingface/https://evil/x"}, "names an address"),
     "the worker's name": ({"name": "tester"}, "this worker has an agent of that name"),

@@ -13,10 +13,11 @@ import temporalio.client
 from sqlalchemy import select
 
 from perdure import Agent, File, tool
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import SessionErasedError
 from perdure.client.connect import make_converter
 from perdure.client.encryption import open_store
+from perdure.local_ports import find_free_port
 from perdure.security.keyring import Keyring
 from perdure.settings import Settings
 from perdure.store import Store, schema
@@ -33,7 +34,7 @@ MARKS = {name: f"MARK-{name.upper():8}-7Q" for name in NAMES}
 
 LONG = MARKS["output"] * (LARGE // 16 + 1)
 PART = (MARKS["pdf"] + "\n\n").encode()
-PDF = b"%PDF-1.4\n".ljust(18) + PART * (LARGE // 18)
+PDF = b"%PDF-1.4\n".ljust(18) + PART * (LARGE // 18) + b"%%EOF"
 ENCODED = base64.b64encode(PART)
 """A part of 18 bytes stands in base64 as it would alone."""
 

@@ -236,7 +236,7 @@ async def test_the_command_line_sets_lists_and_lifts_blocks(house: House) -> Non
 async def test_over_http_an_admin_blocks_its_tenant_and_refused_starts_are_answered_at_once(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No workflow is started; others' turns and blocks stay out of reach; a steered message is no new turn."""
+    """T-07: No workflow is started; others' turns and blocks stay out of reach; a steered message is no new turn."""
     lines, tokens = token_lines(ann=("acme", "read,run"), boss=("acme", "admin"), eve=("evil", "admin"))
     body = Body()
     tester = Agent(name="tester", model="openai/scripted", tools=[body.held()])

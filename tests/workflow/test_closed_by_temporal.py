@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from temporalio.client import WorkflowExecutionStatus
 
 from perdure.cli.main import cli
-from perdure.cli.server import find_free_port
 from perdure.contracts.names import AGENT_TURN, Metric
+from perdure.local_ports import find_free_port
 from perdure.testing import ScriptedProvider, faults
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, asker, waiting

@@ -125,9 +125,8 @@ async def test_a_later_turn_goes_on_from_the_summary(run: Run) -> None:
 
 
 async def test_a_context_in_which_nothing_can_be_summarised_ends_the_turn_with_the_refusal(run: Run) -> None:
-    """S-42: fewer than are to be kept means no cut, and a refused input is never sent again as it is."""
-    agent = reader(compaction=Compaction(keep=100))
-    result = await run(agent, script=Reader(9), window=WINDOW)
+    """S-42: no message parts from its call, and a refused input is never sent again as it is."""
+    result = await run(reader(), script=Reader(9), window=1)
     assert (result["stop_reason"], result["reason_code"]) == ("error", "llm.context_overflow")
     assert sum(made.fault == "refused" for made in run.requests) == 1
     assert summaries(run) == []
@@ -135,6 +134,13 @@ async def test_a_context_in_which_nothing_can_be_summarised_ends_the_turn_with_t
     assert skipped["compaction_status"] == "skipped"
     types = [line["type"] for line in await run.events()]
     assert types[-4:] == ["compaction_event", "generation_error", "agent_error", "agent_end"]
+
+
+async def test_after_a_refusal_fewer_messages_are_kept_than_the_agent_asks_for(run: Run) -> None:
+    """S-42: keeping them would end the session."""
+    result = await run(reader(compaction=Compaction(keep=100)), script=Reader(9), window=WINDOW)
+    assert result["stop_reason"] == "finished"
+    assert summaries(run)
 
 
 async def test_a_context_that_is_still_too_long_ends_the_turn(run: Run) -> None:

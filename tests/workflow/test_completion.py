@@ -8,8 +8,7 @@ import pytest
 
 from perdure import Agent, ApprovalPolicy, ApprovalRule, Budgets, ask_user, clear_todo, finish, stop, todo, tool
 from perdure.contracts.values import JsonValue
-from perdure.testing import Reply, Script, ScriptedProvider, call, say
-from perdure.testing.in_memory import answer, approve
+from perdure.testing import Reply, Script, ScriptedProvider, answer, approve, call, say
 from tests.house import WAIT_SECONDS, House
 from tests.memory import Run
 from tests.workflow.killing import AGENTS, result_of

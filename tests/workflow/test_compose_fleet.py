@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
 from perdure.cli.server import EmbeddedServer
-from perdure.gateway.access import Scope
+from perdure.gateway.callers import Scope
 from perdure.gateway.tokens import make_token
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.compose import Fleet, Process

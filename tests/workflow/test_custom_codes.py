@@ -10,8 +10,8 @@ from litellm.exceptions import APIConnectionError
 from litellm.llms.custom_llm import CustomLLM, CustomLLMError
 
 from perdure import Agent, ModelError
-from perdure.activities import litellm_call
-from perdure.activities.failures import facts_of
+from perdure.activities.models import litellm_call
+from perdure.activities.models.failures import facts_of
 from perdure.contracts.retries import RetryPolicy
 from perdure.llm.failures import classify
 from tests.house import House

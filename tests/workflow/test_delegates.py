@@ -9,8 +9,7 @@ import pytest
 from temporalio.client import WorkflowQueryFailedError
 
 from perdure import Delegate, ask_user, tool
-from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
-from perdure.testing.in_memory import answer
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, answer, call, faults, say
 from tests.house import House, eventually
 from tests.memory import Run
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
@@ -194,7 +193,7 @@ async def test_the_caller_waits_in_a_history_that_its_delegates_do_not_grow(hous
     description = await house.temporal.get_workflow_handle(first.session).describe()
     assert (description.parent_id, description.root_id) == (house.session, house.session)
     assert (await description.memo())["perdure_parent"] == house.session
-    assert first.session.startswith(f"{house.session}.helper.")
+    assert first.session.startswith(f"{house.session}.helper~d")
     of_caller = await house.store.sessions(caller=house.session)
     assert [record.session for record, _ in of_caller] == [first.session]
     assert [record.session for record, _ in await house.store.sessions(delegates=False)] == [house.session]

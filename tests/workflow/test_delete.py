@@ -5,7 +5,8 @@ from sqlalchemy import Connection, func, select
 
 from perdure import Agent, tool
 from perdure.client import SessionBusyError, SessionErasedError
-from perdure.store import erase, schema
+from perdure.store import schema
+from perdure.store.keys import erase
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House, eventually
 from tests.workflow.bodies import Body, happened

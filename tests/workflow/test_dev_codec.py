@@ -9,8 +9,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from temporalio.api.common.v1 import Payload, Payloads
 
 from perdure.cli.dev import codec_endpoint_of
-from perdure.cli.server import find_free_port
 from perdure.client.connect import make_converter
+from perdure.local_ports import find_free_port
 from perdure.security.keyring import Keyring
 from perdure.settings import Settings
 from tests.contract.repository import ROOT

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider, say
 from tests.contract.repository import ROOT
 from tests.house import WAIT_SECONDS

@@ -20,10 +20,11 @@ from temporalio.api.workflowservice.v1 import (
 )
 
 from perdure import Agent, ask_user, tool
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import make_converter
 from perdure.client.encryption import open_store
 from perdure.contracts.names import AGENT_TURN
+from perdure.local_ports import find_free_port
 from perdure.security.keyring import Keyring
 from perdure.settings import Settings
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
@@ -245,7 +246,14 @@ async def test_a_webhooks_secret_stands_encrypted_in_the_store_and_signs_as_befo
         target = await store.webhook_target(added.id)
         assert target is not None
         assert target.secrets == (changed.secret, added.secret)
+        headers = {"authorization": "Bearer of-the-receiver-1"}
+        push = plain.model_copy(update={"id": "wh_0123456789abcdef", "session": "s", "turn": 1})
+        await store.add_webhook(push, changed.secret, headers)
+        told = await store.webhook_target(push.id)
+        assert told is not None
+        assert told.headers == headers
         files = files_of(sealed.folder, "store.db")
+        assert not any(b"of-the-receiver-1" in file for file in files)
         assert not any(secret.encode() in file for secret in target.secrets for file in files)
         with contextlib.closing(sqlite3.connect(sealed.folder / "store.db")) as database, database:
             database.execute("UPDATE webhooks SET secret = 'whsec_plain' WHERE id = ?", (plain.id,))

@@ -27,7 +27,7 @@ from perdure import (
     todo,
     tool,
 )
-from perdure.activities import model_attempt, pace
+from perdure.activities.models import attempt, pace
 from perdure.agents.hooks import HookedEvent
 from perdure.cli.main import cli
 from perdure.client import Turn
@@ -174,7 +174,7 @@ def first(request: ChatRequest) -> Reply:
 QUOTA = faults.error(429, "no more", name="insufficient_quota")
 LONG = Script(
     replies=(
-        call(("dig", {"place": "here"}), ("nobody", {})).after(faults.status(503, headers={"retry-after": "3"})),
+        call(("dig", {"place": "here"}), ("nobody", {})).after(faults.status(503, headers={"retry-after": "10"})),
         *[call(("look", {"place": "a"}))] * 4,
         say("no").after(QUOTA),
     )
@@ -192,7 +192,7 @@ MODELS: dict[str, Script | Callable[[ChatRequest], Reply]] = {
 def with_a_lost_attempt(house: House) -> None:
     """Let the first attempt at ``put`` end as soon as the call is its own, and the call behind it say that it waits."""
     REFUSED.clear()
-    for module in (pace, model_attempt):
+    for module in (pace, attempt):
         house.environment.setattr(module, "TELL_SECONDS", 0.1)
     claim, lost = house.store.claim_call, list[str]()
 

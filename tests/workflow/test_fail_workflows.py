@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent, Delegate
-from perdure.activities.turns import close_as_canceled
+from perdure.activities.commit_turn import close_as_canceled
 from perdure.client.read import closures
 from perdure.contracts.names import TURN_CANCELLED
 from perdure.contracts.turns import TurnResult

@@ -8,8 +8,9 @@ import temporalio.client
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
+from perdure.local_ports import find_free_port
 from perdure.testing import ScriptedProvider, say
 from tests.house import House, become_a_user
 

@@ -91,7 +91,7 @@ async def test_what_is_encoded_is_decoded_again(door: Door) -> None:
 
 
 async def test_no_other_scope_decrypts_and_the_refusal_is_noted(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    """Not even admin's: a payload does not say whose it is, and an admin is one tenant's."""
+    """T-06: Not even admin's: a payload does not say whose it is, and an admin is one tenant's."""
     payload = await sealed("the prompt")
     with caplog.at_level(logging.INFO, "perdure.audit"):
         refused = await decode(door.http, payload, **bearer("operator"))

@@ -79,10 +79,14 @@ async def test_many_are_cancelled_within_a_tenant_by_an_admin_alone(house: House
         ] == [404, 404]
         (found,) = (await boss.post("/v1/cancel", json={"agent": "tester"})).json()["items"]
         assert (found["session"], found["outcome"]) == (house.session, "would_cancel")
-        for odd in ({"state": "ended"}, {"since": "2026-01-01"}, {"tenant": "acme"}, {"agent": 1}):
+        for odd in ({"state": "ended"}, {"since": "2026-01-01"}, {"tenant": 1}, {"agent": 1}):
             answer = await boss.post("/v1/cancel", json=odd)
             assert (answer.status_code, answer.json()["code"]) == (422, "request.invalid"), odd
-        (done,) = (await boss.post("/v1/cancel", json={"dry_run": False, "reason": "night"})).json()["items"]
+        foreign = await boss.post("/v1/cancel", json={"tenant": "evil"})
+        assert (foreign.status_code, foreign.json()["code"]) == (403, "request.forbidden")
+        (done,) = (await boss.post("/v1/cancel", json={"tenant": "acme", "dry_run": False, "reason": "night"})).json()[
+            "items"
+        ]
         assert done["outcome"] == "cancelled"
         joined = await ann.get(f"{at}/turns/1", headers={"Prefer": "wait=30"})
         assert joined.json()["result"]["error"] == "Operation aborted: night"

@@ -79,7 +79,7 @@ async def test_an_answer_that_was_lost_after_the_start_is_given_again(
             raise ConnectionError
 
         with monkeypatch.context() as patched:
-            patched.setattr("perdure.store.Store.answer_request", die)
+            patched.setattr("perdure.store.Store.note_outcome", die)
             assert (await send(door.http, "/v1/sessions", "k1", BODY)).status_code == 500
             running = (await send(door.http, "/v1/sessions", "k1", BODY)).status_code
             assert running == 500

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from perdure import Agent
 from perdure.cli.main import cli
-from perdure.cli.server import find_free_port
 from perdure.gateway.tokens import hash_of
+from perdure.local_ports import find_free_port
 from tests.gateway import gateway
 from tests.house import House, eventually
 

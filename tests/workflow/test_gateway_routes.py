@@ -4,9 +4,13 @@ import inspect
 from typing import Any
 
 import httpx
+import pytest
 
 from perdure import Agent, RetryPolicy, ask_user, tool
 from perdure.client import Client
+from perdure.contracts.values import replace
+from perdure.store import Store
+from perdure.store.records import SessionRecord
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.gateway import Door, gateway
 from tests.house import House, eventually
@@ -38,6 +42,7 @@ VERBS = {
     "send": "POST /v1/sessions/{session}/messages",
     "cancel": "POST /v1/sessions/{session}/cancel",
     "cancel_all": "POST /v1/cancel",
+    "resume_all": "POST /v1/resume",
     "pause": "POST /v1/sessions/{session}/pause",
     "unpause": "POST /v1/sessions/{session}/unpause",
     "delete": "DELETE /v1/sessions/{session}",
@@ -47,8 +52,12 @@ VERBS = {
     "answer": "POST /v1/sessions/{session}/answers/{request}",
     "approve": "POST /v1/sessions/{session}/answers/{request}",
     "deny": "POST /v1/sessions/{session}/answers/{request}",
+    "submit_result": "POST /v1/sessions/{session}/results/{request}",
     "inbox": "GET /v1/inbox",
     "turns": "GET /v1/sessions/{session}/turns",
+    "turn_views": "GET /v1/sessions/{session}/turns",
+    "turn_view": "GET /v1/sessions/{session}/turns/{turn}",
+    "session_view": "GET /v1/sessions/{session}",
     "transcript": "GET /v1/sessions/{session}/transcript",
     "trajectory": "GET /v1/sessions/{session}/export",
     "checkpoints": "GET /v1/sessions/{session}/checkpoints",
@@ -124,6 +133,24 @@ async def test_a_turn_is_joined_and_all_that_a_session_holds_is_read(house: Hous
             compacted = await http.post(f"{at}/compact")
             assert (compacted.status_code, (await ended(http, house.session, 3))["state"]) == (202, "ended")
             await check_lists(door, house)
+
+
+async def test_a_turn_that_ends_while_its_session_is_read_has_ended(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ScriptedProvider(Script(replies=(say("2"),))) as provider:
+        house.use(provider)
+        async with house.worker(AGENT), gateway(house) as door:
+            await house.run()
+            read = Store.session
+
+            async def read_before(store: Store, session: str) -> SessionRecord:
+                record = await read(store, session)
+                return replace(record, open_turn=record.turn)
+
+            monkeypatch.setattr(Store, "session", read_before)
+            detail = (await door.http.get(f"/v1/sessions/{house.session}")).json()
+    assert (detail["state"], detail["waits_for"]) == ("ended", None)
 
 
 async def check_lists(door: Door, house: House) -> None:
@@ -209,8 +236,16 @@ async def test_a_running_turn_gets_other_limits_and_says_where_it_stands(house: 
         assert (running["state"], running["result"]) == ("running", None)
         await door.http.post(f"{at}/cancel")
         assert (await ended(door.http, house.session, 1))["result"]["stop_reason"] == "cancelled"
-        idle = await door.http.get(f"{at}/status")
-        assert (idle.status_code, idle.json()["code"]) == (409, "request.session_idle")
+
+        async def is_idle() -> bool:
+            told = await door.http.get(f"{at}/status")
+            if told.status_code == 200:  # the turn is in the store, and its workflow has not closed yet
+                assert told.json()["state"] == "ended"
+                return False
+            assert (told.status_code, told.json()["code"]) == (409, "request.session_idle")
+            return True
+
+        await eventually(is_idle)
 
 
 async def test_a_turn_that_its_worker_refuses_says_why(house: House) -> None:

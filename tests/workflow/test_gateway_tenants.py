@@ -9,15 +9,23 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure import Agent, RetryPolicy
+from perdure import Agent, RetryPolicy, tool
 from perdure.client import SettingsError
+from perdure.contracts.events import AgentStart
 from perdure.gateway.serve import bind
 from perdure.gateway.tokens import load_tokens
-from perdure.testing import Script, ScriptedProvider, say
+from perdure.testing import Script, ScriptedProvider, call, say
 from tests.gateway import gateway, token_lines
-from tests.house import House
+from tests.house import House, eventually
 
 AGENT = Agent(name="tester", model="openai/scripted", instructions="Add.", retry=RetryPolicy(max_retries=0))
+
+
+@tool(requires_approval=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
 
 BODY = {"agent": "tester", "prompt": "1 + 1"}
 
@@ -39,6 +47,9 @@ ON_A_SESSION: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("POST", "/compact", {}),
     ("POST", "/extend", {"max_steps": 9}),
     ("POST", "/answers/abc", {"action": "approve"}),
+    ("POST", "/results/abc", {"value": "x"}),
+    ("GET", "/standing-approvals", None),
+    ("DELETE", "/standing-approvals/abc", None),
 )
 """Every route below a session that this file's owner has; those of others are asked for by the OpenAPI document."""
 
@@ -130,6 +141,7 @@ async def test_a_job_that_was_started_past_the_gateway_is_nobody_elses_before_it
 
 
 async def test_a_token_does_what_its_scopes_say(house: House) -> None:
+    """T-06."""
     lines, tokens = token_lines(reads=("", "read"), runs=("", "run"), approves=("", "approve"))
     await house.store.register_agents([AGENT.definition])
     async with gateway(house, gateway_tokens=lines) as door:
@@ -154,6 +166,7 @@ async def test_a_token_does_what_its_scopes_say(house: House) -> None:
 
 
 async def test_a_tenant_takes_no_more_than_its_limits(house: House) -> None:
+    """T-08."""
     lines, tokens = token_lines(ann=("acme", "admin"), eve=("evil", "admin"))
     await house.store.register_agents([AGENT.definition])
     limits = {"gateway_tokens": lines, "gateway_max_running": 2, "gateway_max_requests": 20}
@@ -175,6 +188,7 @@ async def test_a_tenant_takes_no_more_than_its_limits(house: House) -> None:
 
 
 async def test_logs_say_who_did_what_and_hold_no_secrets(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """T-13."""
     lines, tokens = token_lines(ann=("acme", "admin"))
     caplog.set_level(logging.INFO, "perdure")
     await house.store.register_agents([AGENT.definition])
@@ -234,3 +248,58 @@ def test_tokens_that_cannot_be_read_are_refused_in_one_line(house: House, text: 
     with pytest.raises(SettingsError, match=said) as refused:
         load_tokens(house.settings.model_copy(update={"gateway_tokens": text}))
     assert "hunter2" not in str(refused.value)
+
+
+async def test_without_tokens_every_tenants_sessions_are_seen_and_answered_and_stay_their_tenants(house: House) -> None:
+    payer = Agent(name="payer", model="openai/payer", tools=[pay])
+    scripts = {
+        "payer": Script(replies=(call(("pay", {"amount": 5})), say("Paid.")), repeat=True),
+        "scripted": Script(replies=(say("2"),), repeat=True),
+    }
+    async with ScriptedProvider(models=scripts) as provider, house.worker(AGENT, payer), gateway(house) as door:
+        house.use(provider)
+        await house.client.start("payer", "Pay.", session="hers", tenant="acme")
+        plain = await house.client.start("tester", "1 + 1", session="plain")
+        await plain.result()
+
+        async def asked() -> Any:
+            return (await door.http.get("/v1/inbox")).json()["items"]
+
+        (request,) = await eventually(asked)
+        assert request["session"] == "hers"
+        items = (await door.http.get("/v1/sessions")).json()["items"]
+        assert {item["session"]: item["tenant"] for item in items} == {"hers": "acme", "plain": ""}
+        for tenant, expected in (("acme", ["hers"]), ("", ["plain"]), ("none", [])):
+            for route in ("/v1/sessions", "/v1/inbox"):
+                found = (await door.http.get(route, params={"tenant": tenant})).json()["items"]
+                kept = expected if route == "/v1/sessions" else [name for name in expected if name == "hers"]
+                assert [item["session"] for item in found] == kept, (route, tenant)
+        detail = (await door.http.get("/v1/sessions/hers")).json()
+        assert (detail["tenant"], len(detail["requests"])) == ("acme", 1)
+        answer = await door.http.post(f"/v1/sessions/hers/answers/{request['request_id']}", json={"action": "approve"})
+        assert answer.status_code == 200, answer.text
+        await (await house.client.attach("hers", 1)).result()
+        for path, body in (("/messages", {}), ("/resume", {}), ("/fork", {"into": "copy"})):
+            begun = await door.http.post(f"/v1/sessions/hers{path}", json={"prompt": "Again.", **body})
+            assert begun.status_code == 202, (path, begun.text)
+            await (await house.client.attach(begun.json()["session"], begun.json()["turn"])).result()
+        store = await house.client.store()
+        assert [await store.tenant_of(name) for name in ("hers", "copy", "plain")] == ["acme", "acme", ""]
+        starts = [line for line in await store.events("copy", after=0, limit=9) if isinstance(line.event, AgentStart)]
+        assert [line.event.tenant for line in starts if isinstance(line.event, AgentStart)] == ["acme"]
+        more = await door.http.post("/v1/sessions", json={**BODY, "session": "hers"})
+        assert more.status_code == 202, more.text
+        await (await house.client.attach("hers", more.json()["turn"])).result()
+        assert (await door.http.delete("/v1/sessions/hers")).status_code == 204
+        assert (await door.http.get("/v1/sessions/hers")).status_code == 410
+
+
+async def test_a_token_may_not_ask_for_another_tenant(house: House) -> None:
+    lines, tokens = token_lines(ann=("acme", "admin"))
+    async with gateway(house, gateway_tokens=lines) as door, door.holder(tokens["ann"]) as ann:
+        for route in ("/v1/sessions", "/v1/inbox"):
+            assert (await ann.get(route, params={"tenant": "acme"})).status_code == 200
+            refused = await ann.get(route, params={"tenant": "evil"})
+            assert (refused.status_code, refused.json()["code"]) == (403, "request.forbidden")
+        refused = await ann.post("/v1/cancel", json={"tenant": "evil"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "request.forbidden")

@@ -41,13 +41,27 @@ from perdure.client import Client
 from perdure.client.requests import Content
 from perdure.contracts.events import Envelope, Event, GenerationEnd
 from perdure.contracts.input_requests import InputRequest
-from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, call_in_text, faults, say
-from perdure.testing.in_memory import Said, answer, approve, deny, run_in_memory
-from perdure.testing.memory_turn import RunningTurn
+from perdure.testing import (
+    ChatRequest,
+    Reply,
+    Said,
+    Script,
+    ScriptedProvider,
+    answer,
+    approve,
+    call,
+    call_in_text,
+    deny,
+    faults,
+    run_in_memory,
+    say,
+)
+from perdure.testing.memory_runtime import RunningTurn
 from perdure.testing.provider import RecordedRequest
 from perdure.testing.script import Answers
 from perdure.worker.agents import with_delegates
 from tests.house import WAIT_SECONDS, House
+from tests.pictures import PNG
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=20), jitter=timedelta(0))
 
@@ -315,7 +329,7 @@ CASES = {
     "a toolset": Case(script(call(("note", {"text": "a"})), call(("note", {"text": "b"})), DONE), [Notes()]),
     "anthropic": Case(script(LOOK.after(faults.overloaded()), DONE), [look], settings={"model": "anthropic/anthropic"}),
     "a price": Case(script(say("hello")), settings={"model": "openai/gpt-5-mini"}, request={}),
-    "a picture": Case(script(say("a dot")), prompt=["look", Image(data=b"\x89PNG\r\n\x1a\n" + b"0" * 20)]),
+    "a picture": Case(script(say("a dot")), prompt=["look", Image(data=PNG)]),
     "a history": Case(
         script(DONE, say("again")),
         request={"history": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]},

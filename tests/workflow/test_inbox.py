@@ -233,7 +233,7 @@ async def test_waiting_messages_that_one_payload_cannot_hold_are_refused(house: 
         house.use(provider)
         handle = await house.start()
         await happened(body.started)
-        sent = await asyncio.gather(*(send(house, letter * 60_000) for _ in range(9)), return_exceptions=True)
+        sent = await asyncio.gather(*(send(house, f"a{letter * 60_000}") for _ in range(9)), return_exceptions=True)
         body.released.set()
         result = await handle.result()
     taken = [receipt for receipt in sent if isinstance(receipt, int)]

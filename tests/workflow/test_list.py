@@ -28,7 +28,7 @@ async def test_a_list_has_delegates_alone_all_of_them_or_none(house: House) -> N
     everything = await listed()
     below = await listed("--caller", house.session)
     assert len(below) == 1
-    assert below[0].startswith(f"{house.session}.helper.")
+    assert below[0].startswith(f"{house.session}.helper~d")
     assert everything == [*below, house.session]
     assert await listed("--no-delegates") == [house.session]
     assert await listed("--caller", below[0]) == await listed("--caller", house.session, "--no-delegates") == []

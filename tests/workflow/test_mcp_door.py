@@ -15,7 +15,8 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
 from perdure import Agent
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.conftest import FAST
 from tests.house import WAIT_SECONDS, House, eventually
@@ -81,7 +82,7 @@ async def test_a_stock_host_starts_a_job_and_gets_its_result(house: House, era: 
     async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(AGENT), host(era) as client:
         house.use(provider)
         tools = {tool.name for tool in (await client.list_tools()).tools}
-        people = {"answer", "approve", "deny"}
+        people = {"answer", "approve", "deny", "submit_result"}
         assert tools == {"list_agents", "start", "wait", "status", "send", *people, "cancel", "transcript"}
         (agent,) = (await did(client, "list_agents"))["agents"]
         assert (agent["name"], agent["description"]) == ("tester", "Tests things.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Agent, StdioServerConfig
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.faults import everywhere
 from tests.house import House, WorkerProcess, eventually

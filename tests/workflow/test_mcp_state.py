@@ -11,7 +11,7 @@ import pytest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent
-from perdure.activities.turns import MOVED
+from perdure.activities.open_turn import MOVED
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import Script, ScriptedProvider, call, faults, say

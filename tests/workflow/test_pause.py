@@ -9,8 +9,7 @@ from perdure import Agent, Budgets, tool
 from perdure.client import RequestRefusedError, SessionIdleError, updates
 from perdure.contracts.turns import RunState
 from perdure.contracts.waits import Cause
-from perdure.testing import Script, ScriptedProvider, call, say
-from perdure.testing.in_memory import run_in_memory
+from perdure.testing import Script, ScriptedProvider, call, run_in_memory, say
 from tests.house import House, eventually
 from tests.workflow.asking import refusal, update
 from tests.workflow.bodies import Body, happened

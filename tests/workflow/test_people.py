@@ -9,8 +9,7 @@ from sqlalchemy import create_engine, text
 from perdure import ApprovalPolicy, ApprovalRule
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.values import JsonValue
-from perdure.testing import Script, ScriptedProvider, call
-from perdure.testing.in_memory import Said, answer, approve, deny
+from perdure.testing import Said, Script, ScriptedProvider, answer, approve, call, deny
 from tests.house import House
 from tests.memory import Run
 from tests.workflow.asking import (

@@ -126,7 +126,7 @@ class Terminal:
 
 
 async def test_the_person_at_the_terminal_is_asked(house: House) -> None:
-    """An option by its number, an approval by y; what does not fit is asked for again."""
+    """An option by its number, an approval that stands by always (S-84); what does not fit is asked for again."""
     async with ScriptedProvider(Script(replies=(several(COLOUR, PAY), DONE))) as provider, house.worker(asker()):
         house.use(provider)
         async with Terminal("run", "tester", "go", "--session", house.session) as terminal:
@@ -134,9 +134,10 @@ async def test_the_person_at_the_terminal_is_asked(house: House) -> None:
             terminal.types("green")
             await terminal.shows("has to be one of")
             terminal.types("2")
-            await terminal.shows('? approve pay {"amount": 7} [y/n] ')
-            terminal.types("y")
+            await terminal.shows('? approve pay {"amount": 7} [y/n/always] ')
+            terminal.types("always")
             assert await terminal.ends() == 0
+    assert [given.scope for given in await house.client.approvals.list(house.session)] == ["tool"]
     assert results(provider.requests[-1].request.messages) == ["blue", "paid 7"]
 
 

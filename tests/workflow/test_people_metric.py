@@ -6,8 +6,8 @@ import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from perdure.cli.server import find_free_port
 from perdure.contracts.names import Metric
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.asking import COLOUR, DONE, update, waiting

@@ -32,7 +32,7 @@ async def test_a_second_question_is_told_of_to_who_follows_later(house: House) -
         code, output, errors = await perdure("follow", house.session, "--after", str(after))
         assert (code, output, second["request_id"] in errors) == (7, "", True)
         async with Terminal("follow", house.session, "--after", str(after)) as terminal:
-            await terminal.shows('? approve pay {"amount": 7} [y/n] ')
+            await terminal.shows('? approve pay {"amount": 7} [y/n/always] ')
             terminal.types("y")
             assert await terminal.ends() == 0
         await handle.result()
@@ -48,7 +48,7 @@ async def test_what_was_typed_before_the_question_is_no_answer_to_it(house: Hous
             terminal.types("y")
             await terminal.shows("y")  # the terminal has it
             async with house.worker(asker()):
-                await terminal.shows("[y/n] ")
+                await terminal.shows("[y/n/always] ")
                 terminal.types("n")
                 assert await terminal.ends() == 0
     assert PAID == []

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Agent, RetryPolicy, hook, tool
-from perdure.activities.conversations import Conversations
+from perdure.activities.models.conversations import Conversations
 from perdure.cli.main import cli
 from perdure.contracts.events import Event
 from perdure.testing import Script, ScriptedProvider, call, say
@@ -62,7 +62,7 @@ async def found(house: House, code: str) -> list[str]:
     listed = await asyncio.to_thread(CliRunner().invoke, cli, ["list", "--reason-code", code, "--json"])
     assert [json.loads(line)["session"] for line in listed.stdout.splitlines()] == stored
     query = f'WorkflowId = "{house.session}" AND PerdureException = "{code}"'
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not [execution async for execution in house.client.temporal.list_workflows(query)] and stored:
             await asyncio.sleep(0.1)
     return stored

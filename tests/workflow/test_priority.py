@@ -13,9 +13,10 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from perdure import Tool, tool
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import RequestRefusedError, Turn
 from perdure.client.connect import DATA_CONVERTER
+from perdure.local_ports import find_free_port
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, say
 from tests.conftest import FAST
 from tests.gateway import gateway

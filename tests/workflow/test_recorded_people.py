@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -70,6 +70,24 @@ async def test_answers_approvals_and_denials_are_replayed_with_nobody_there(hous
     assert {**second, "session": ""} == {**first, "session": ""}  # type: ignore[dict-item]
     assert PAID == [7]
     assert "not twice" in json.dumps(transcript)
+
+
+async def test_a_standing_approval_lets_the_same_calls_through_in_a_replay(house: House) -> None:
+    """S-84: a replay has it from the recorded decision, and asks nobody."""
+    recordings(house, "record")
+    until = datetime.now(UTC) + timedelta(hours=1)
+    async with ScriptedProvider(Script(replies=(PAY, PAY, DONE))) as provider, house.worker(asker()):
+        house.use(provider)
+        handle = await house.start()
+        (request,) = await waiting(house)
+        await house.client.approve(house.session, request["request_id"], by="ann", always="tool", until=until)
+        await handle.result()
+    async with replaying(house, asker()) as again:
+        assert (await again.run())["stop_reason"] == "finished"
+        assert await told(again) == await told(house)
+        kinds = [line["type"] for line in await again.events()]
+        assert sorted(kinds) == sorted(line["type"] for line in await house.events())
+    assert PAID == [7, 7]
 
 
 async def test_an_approval_that_nobody_gave_in_time_is_replayed_at_once(house: House) -> None:

@@ -7,10 +7,10 @@ import pytest
 from temporalio import workflow
 from temporalio.worker import Worker
 
-from perdure.cli.server import find_free_port
 from perdure.contracts.names import AGENT_TURN, SWEEP
 from perdure.contracts.retention import SweepRequest
 from perdure.contracts.values import JsonValue
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider, say
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, asker, waiting

@@ -6,8 +6,10 @@ import pytest
 from sqlalchemy import Connection, update
 
 from perdure import Agent, Image, tool
+from perdure.cli.store import ask_sweeps
 from perdure.client import EventsGoneError, SessionErasedError
 from perdure.client.retention import ensure_sweeps, find_interval, schedule_id_of, schedule_sweeps
+from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.retention import Retention
 from perdure.store import schema
 from perdure.testing import Script, ScriptedProvider, call, say
@@ -44,12 +46,12 @@ async def test_a_schedule_sweeps_old_sessions_and_a_dry_run_says_which(house: Ho
         code, (dry,) = await perdure("store", "retention", "--dry-run")
         assert (code, dry["erased"], dry["dry_run"]) == (0, 1, True)
         assert (await house.store.session(house.session)).turn == 1
-        await ensure_sweeps(house.temporal, queue, [Agent(name="other", model="openai/scripted")], house.store.id)
+        await ensure_sweeps(house.temporal, queue, [Agent(name="other", model="openai/scripted")], house.store)
         assert await find_interval(house.temporal, queue) is None
-        await ensure_sweeps(house.temporal, queue, [tester], house.store.id)
-        await ensure_sweeps(house.temporal, queue, [tester], house.store.id)
+        await ensure_sweeps(house.temporal, queue, [tester], house.store)
+        await ensure_sweeps(house.temporal, queue, [tester], house.store)
         assert await find_interval(house.temporal, queue) == timedelta(hours=1)
-        await schedule_sweeps(house.temporal, queue, house.store.id, timedelta(days=1))
+        await schedule_sweeps(house.temporal, queue, house.store, timedelta(days=1))
         await house.temporal.get_schedule_handle(schedule_id_of(queue)).trigger()
 
         async def is_erased() -> bool:
@@ -62,6 +64,40 @@ async def test_a_schedule_sweeps_old_sessions_and_a_dry_run_says_which(house: Ho
         assert (code, shown["every_seconds"], shown["agents"]["tester"]["keep_latest"]) == (0, 86_400, False)
         assert (await perdure("store", "retention", "--off"))[0] == 0
         assert await find_interval(house.temporal, queue) is None
+
+
+async def test_the_doctor_says_when_the_last_sweep_was_and_whether_sweeps_are_missing(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if a stranger's workflow has the id of the schedule: then no worker can make it, and each says so."""
+    queue, tester = house.settings.task_queue, agent(transcript="1w")
+    async with house.worker(Agent(name="other", model="openai/scripted")):
+        assert await ask_sweeps(house.client) is None
+    async with house.worker(tester):
+        taken = f"temporal-sys-scheduler:{schedule_id_of(queue)}"
+        stranger = await house.temporal.start_workflow(AGENT_TURN, {"prompt": "x"}, id=taken, task_queue="nobodys")
+        await ensure_sweeps(house.temporal, queue, [tester], house.store)
+        assert f"another workflow has its id, {taken}" in caplog.text
+        missing = await ask_sweeps(house.client)
+        assert missing is not None
+        assert (missing.ok, missing.fix) == (False, "run 'perdure store retention --every 1h'")
+        await stranger.terminate()
+
+        await ensure_sweeps(house.temporal, queue, [tester], house.store)
+        fresh = await ask_sweeps(house.client)
+        assert fresh is not None
+        assert (fresh.ok, "there was none yet" in fresh.text) == (True, True)
+        late = await ask_sweeps(house.client, datetime.now(UTC) + timedelta(hours=4))
+        assert late is not None
+        assert late.ok is False
+        await house.temporal.get_schedule_handle(schedule_id_of(queue)).trigger()
+
+        async def has_swept() -> bool:
+            found = await ask_sweeps(house.client)
+            return found is not None and "the last one ended" in found.text
+
+        await eventually(has_swept)
+        await schedule_sweeps(house.temporal, queue, house.store, None)
 
 
 async def test_who_follows_a_swept_log_is_told_what_is_gone_and_where_to_go_on(house: House) -> None:
@@ -98,7 +134,7 @@ async def test_a_conversation_goes_on_without_the_images_that_were_swept(
     house: House, monkeypatch: pytest.MonkeyPatch, kept: dict[str, object], left: int, said: str
 ) -> None:
     """Of messages and of tools; the model reads in their place what became of them. A warm worker forgets them too."""
-    monkeypatch.setattr("perdure.activities.provider_messages.KEPT_FOR", timedelta(0))
+    monkeypatch.setattr("perdure.activities.models.provider_messages.KEPT_FOR", timedelta(0))
 
     @tool
     def draw() -> list[object]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities import litellm_call
+from perdure.activities.models import litellm_call
 from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
@@ -27,11 +27,11 @@ RETRIED = {
     "ServiceUnavailableError": (faults.status(503), "llm.network_error"),
     "InternalServerError": (faults.status(500), "llm.network_error"),
     "BadGatewayError": (faults.status(502), "llm.network_error"),
-    "APIError": (faults.status(529), "llm.network_error"),
+    "OverloadedError": (faults.status(529), "llm.network_error"),
 }
-"""A fault for each class that is retried. litellm gives the two of the connection the names of their neighbours."""
+"""A fault for each class that is retried. Those of the connection have one name, and their cause says which it was."""
 
-WORN = {"APIConnectionError": "InternalServerError", "APIConnectionTimeoutError": "Timeout"}
+WORN = {"APIConnectionError": "NoReplyError", "APIConnectionTimeoutError": "NoReplyError"}
 
 REFUSED = {
     "bad request": (faults.status(400), "llm.request_error"),
@@ -69,7 +69,7 @@ async def test_a_broken_connection_is_retried_without_using_a_step(
 ) -> None:
     """S-01: over a real connection, and on the server, as for the other classes."""
     monkeypatch.setattr(litellm_call, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
-    await warm_up(Way.HANDLER)
+    await warm_up(Way.OPENAI)
     fault, code = RETRIED[name]
     script = Script(replies=(FINE.after(fault),))
     async with ScriptedProvider(script) as provider, house.worker(agent()):

@@ -1,10 +1,12 @@
 """A rolling restart under load: every worker is replaced while the jobs run, and no result shows it."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowHandle
 
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
@@ -52,8 +54,15 @@ async def test_a_rolling_restart_is_invisible_in_the_results(house: House, lines
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
         assert not [event for event in events if event.event.type in {"tool_error", "generation_error", "agent_error"}]
         assert not [event for event in events if getattr(event.event, "error", None)]
-        started = [
-            event.activity_task_started_event_attributes.last_failure.message
-            for event in (await job.fetch_history()).events
-        ]
-        assert not [message for message in started if "imeout" in message]
+        assert not [told async for told in lost_attempts(job)]
+
+
+async def lost_attempts(job: WorkflowHandle[Any, Any]) -> AsyncIterator[tuple[str, int, str]]:
+    """Activity, number of attempts and last worker of each call that a worker took and did not hand over."""
+    activities: dict[int, str] = {}
+    async for event in job.fetch_history_events():
+        if event.HasField("activity_task_scheduled_event_attributes"):
+            activities[event.event_id] = event.activity_task_scheduled_event_attributes.activity_type.name
+        started = event.activity_task_started_event_attributes
+        if "imeout" in started.last_failure.message:
+            yield activities[started.scheduled_event_id], started.attempt, started.identity

@@ -1,6 +1,8 @@
 """Turns that the clock starts, on the real server; nobody waits for a clock: schedules are triggered."""
 
+import asyncio
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +11,7 @@ from sqlalchemy import text
 
 from perdure import Agent
 from perdure.client import RequestRefusedError, UnknownAgentError, UnknownScheduleError, UnknownSessionError
+from perdure.client.schedules import Schedules
 from perdure.contracts.schedules import ScheduleRun
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House, eventually
@@ -44,11 +47,12 @@ async def test_a_schedule_starts_a_new_session_each_time(house: House) -> None:
             "acme",
         )
         assert len(added.next_at) == 10
+        assert {moment.hour for moment in added.next_at} == {7}, "the times are those of the schedule's zone"
         assert all(moment > datetime.now(UTC) for moment in added.next_at)
         assert {moment.weekday() for moment in added.next_at} <= {0, 1, 2, 3, 4}
         await schedules.trigger(name)
         (run,) = await ran(house, name, "ended", tenant="acme")
-        assert run.session.startswith(f"{name}-")
+        assert run.session.startswith(f"{name}~r")
         assert (run.turn, run.stop_reason) == (1, "finished")
         assert (await schedules.get(name)).runs == 1
         session = await house.store.session(run.session)
@@ -77,6 +81,30 @@ async def test_a_schedule_sends_to_a_session_that_is_there_and_twice_is_once(hou
         again = await house.client.send(house.session, "And today?", request_id=knock[0].id)
         assert again.turn == 2
         await schedules.remove(name)
+
+
+async def test_an_erased_session_gets_no_more_messages_and_what_was_sent_is_deleted(house: House) -> None:
+    """Its messages stood in the runs of the schedule, which went on; another session's schedule stays."""
+    schedules, name = house.client.schedules, f"daily-{house.session[-6:]}"
+    other, elsewhere = f"other-{house.session[-6:]}", f"{house.session}-other"
+    async with ScriptedProvider(lambda _: say("one")) as provider, house.worker(AGENT):
+        house.use(provider)
+        await house.run()
+        await (await house.client.start("tester", "go", session=elsewhere)).result()
+        for schedule, session in ((name, house.session), (other, elsewhere)):
+            await schedules.add(schedule, cron="@daily", session=session, prompt="secret words", by="cron")
+            await schedules.trigger(schedule)
+            await ran(house, schedule, "ended")
+        erased = await house.client.delete(house.session, histories=True)
+        assert (erased.schedules, erased.histories) == ((name,), 3)
+        assert [schedule.id for schedule in await schedules.list() if schedule.id in {name, other}] == [other]
+
+        async def gone() -> bool:
+            knocks = [found.id async for found in house.temporal.list_workflows('WorkflowType = "Knock"')]
+            return not any(name in knock for knock in knocks) and any(other in knock for knock in knocks)
+
+        await eventually(gone)
+        await schedules.remove(other)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +230,8 @@ async def test_the_command_line_does_it_all(house: House) -> None:
         assert (await perdure("schedule", "update", name))[0] == 2
         assert (await perdure("schedule", "pause", name, "--note", "holidays"))[1] == f"{name} is paused\n"
         assert "paused (holidays)" in (await perdure("schedule", "show", name))[1]
-        assert "goes on; next at" in (await perdure("schedule", "unpause", name))[1]
+        assert re.search(r"goes on; next at \S+T07:0\d:\d\d\+0[12]:00", (await perdure("schedule", "unpause", name))[1])
+        assert re.search(r"^  \S+T07:0\d:\d\d\+0[12]:00$", (await perdure("schedule", "show", name))[1], re.MULTILINE)
         assert (await perdure("schedule", "trigger", name))[0] == 0
         await ran(house, name, "ended")
         assert "finished" in (await perdure("schedule", "runs", name))[1]
@@ -242,3 +271,45 @@ async def test_a_schedule_whose_session_is_gone_pauses_itself(house: House) -> N
 
         await eventually(paused)
         await schedules.remove(name)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one after the other"])
+async def test_two_triggers_in_one_second_are_two_runs(house: House, at_once: bool) -> None:
+    """Temporal names a run by the second it is for, and leaves out the second one of a name without a word."""
+    name = f"often-{house.session[-6:]}"
+    async with ScriptedProvider(Script(replies=(say("one"),) * 3)) as provider, house.worker(AGENT):
+        house.use(provider)
+        schedules = house.client.schedules
+        await schedules.add(name, **NIGHTLY)
+        if at_once:
+            await asyncio.gather(*(schedules.trigger(name) for _ in range(3)))
+        else:
+            for _ in range(3):
+                await schedules.trigger(name)
+        runs = await ran(house, name, "ended", "ended", "ended")
+        assert len({run.session for run in runs}) == 3
+        assert (await schedules.get(name)).runs == 3
+
+
+async def test_triggers_at_several_gateways_at_once_are_as_many_runs(house: House) -> None:
+    name = f"often-{house.session[-6:]}"
+    async with ScriptedProvider(lambda _: say("one")) as provider, house.worker(AGENT):
+        house.use(provider)
+        await house.client.schedules.add(name, **NIGHTLY)
+        gateways = [Schedules(house.client._sessions) for _ in range(8)]
+        await asyncio.gather(*(schedules.trigger(name) for schedules in gateways))
+        await ran(house, name, *["ended"] * 8)
+
+
+async def test_two_triggers_of_a_message_in_one_second_are_two_messages(house: House) -> None:
+    """The second waits until the first is in the session."""
+    name = f"twice-{house.session[-6:]}"
+    async with ScriptedProvider(Script(replies=(say("hello"),) * 4)) as provider, house.worker(AGENT):
+        house.use(provider)
+        await (await house.client.start("tester", "Begin.", session=house.session)).result()
+        schedules = house.client.schedules
+        await schedules.add(name, cron="0 7 * * *", session=house.session, prompt="And now?")
+        for _ in range(3):
+            await schedules.trigger(name)
+        runs = await ran(house, name, "ended", "ended", "ended")
+        assert {run.session for run in runs} == {house.session}

@@ -6,7 +6,7 @@ import pytest
 import temporalio.client
 from temporalio.client import WorkflowFailureError
 
-from perdure.activities.store_gauges import Queued
+from perdure.activities.telling.store_gauges import Queued
 from perdure.client import SessionBusyError
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Tool, tool
-from perdure.activities import litellm_call, provider_http
+from perdure.activities.models import provider_reading
 from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.contracts.events import Envelope, GenerationContent
 from perdure.contracts.retries import RetryPolicy
@@ -32,13 +32,6 @@ def pay(amount: int) -> str:
 
 def agent(*tools: Tool[..., Any], model: str = "openai/scripted", **settings: Any) -> Agent:
     return Agent(name="tester", model=model, tools=tools, **{"retry": AT_ONCE, **settings})
-
-
-@pytest.fixture(autouse=True)
-def _forget_what_streams() -> Iterator[None]:
-    litellm_call._WHOLE_ONLY.clear()  # what a worker has learnt of a provider
-    yield
-    litellm_call._WHOLE_ONLY.clear()
 
 
 class Follower:
@@ -231,7 +224,6 @@ async def test_nothing_of_a_stream_stands_in_the_history_or_in_the_log(house: Ho
 FAULTS: dict[str, Fault] = {
     "cut before the first delta": faults.stream_cut(0),
     "cut in the middle": faults.stream_cut(4),
-    "cut before usage": faults.stream_without_usage(),
     "without finish reason": faults.stream_without_end(),
     "stalled": faults.stream_stall(3),
 }
@@ -243,7 +235,7 @@ async def test_a_broken_stream_is_sent_again_and_never_a_short_answer(
     house: House, monkeypatch: pytest.MonkeyPatch, name: str, model: str
 ) -> None:
     """S-15: by default the call is sent again, and the failure stands in the log under its own code."""
-    monkeypatch.setattr(provider_http, "STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(provider_reading, "STALLED_SECONDS", 0.5)
     script = Script(replies=(say(TEXT).after(FAULTS[name]),))
     async with ScriptedProvider(script) as provider, house.worker(agent(model=model)):
         house.use(provider)

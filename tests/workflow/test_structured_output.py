@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from perdure import Agent, RetryPolicy, tool
-from perdure.activities import litellm_call
+from perdure.activities.models import litellm_call
 from perdure.contracts.messages import AssistantMessage
 from perdure.store import StepRecord, Store
 from perdure.testing import Reply, Script, ScriptedProvider, call, say

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities import litellm_call
-from perdure.activities.litellm_call import ToolLimits
+from perdure.activities.models import litellm_call
+from perdure.activities.models.limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.messages import AssistantMessage, ToolMessage
 from perdure.testing import Reply, Script, ScriptedProvider, call_in_text, faults, say
@@ -43,7 +43,7 @@ def agent(**settings: Any) -> Agent:
 
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(litellm_call, "_TOOL_LIMITS", ToolLimits())
+    monkeypatch.setattr(litellm_call, "TOOL_LIMITS", ToolLimits())
 
 
 @asynccontextmanager

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Compaction, File, Image, StdioServerConfig, ToolContext, read_output, tool
-from perdure.activities import heartbeat, tool_runner
+from perdure.activities import heartbeat
+from perdure.activities.toolbox import runner
 from perdure.agents.files import MAX_BYTES
 from perdure.agents.tool import Tool
 from perdure.llm.compaction import INSTRUCTIONS
@@ -23,6 +24,7 @@ from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from perdure.testing.script import ChatRequest
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.memory import Run
+from tests.pictures import PNG
 from tests.workflow.agents_with_outputs import LONG
 from tests.workflow.bodies import Body, happened
 from tests.workflow.killing import result_of
@@ -30,7 +32,6 @@ from tests.workflow.killing import result_of
 AGENTS = "tests.workflow.agents_with_outputs"
 DONE = say("done")
 PEER = Path(__file__).parent.parent / "mcp_peer.py"
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def agent(*tools: Tool[..., Any], **settings: Any) -> Agent:
@@ -74,7 +75,7 @@ async def test_progress_is_in_the_event_log_and_at_the_pending_activity_while_th
 ) -> None:
     """And the last report is written with the result, before it."""
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(tool_runner, "PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "PROGRESS_SECONDS", 0.05)
     body = Body()
 
     @tool(name="dig")

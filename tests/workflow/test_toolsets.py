@@ -12,7 +12,7 @@ import pytest
 from pydantic import PrivateAttr
 
 from perdure import Agent, DidNotHappen, Secret, Setting, Tool, ToolContext, Toolset, tool, tool_method
-from perdure.activities.tool_runner import Bodies
+from perdure.activities.toolbox.runner import Bodies
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.traces import visible
@@ -219,6 +219,6 @@ class Stuck(Toolset):
 async def test_a_toolset_that_cannot_be_left_is_logged_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     bodies = Bodies(1)
     context: Any = None
-    assert await asyncio.wrap_future(bodies.start(Stuck().work, {}, context)) == "done"
+    assert await asyncio.wrap_future(bodies.start(Stuck().work, {}, context).future) == "done"
     bodies.close()
     assert "the toolset Stuck could not be left: OSError: stuck" in caplog.text

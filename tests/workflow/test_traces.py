@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from perdure import Agent, RetryPolicy, ask_user
-from perdure.activities.traces import Traces
-from perdure.cli.server import find_free_port
+from perdure.activities.telling.traces import Traces
 from perdure.contracts.values import JsonValue
+from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.tracing import Tracing
 from tests.collector import Collector, Span

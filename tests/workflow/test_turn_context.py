@@ -78,12 +78,15 @@ async def test_context_reaches_tools_hooks_and_instructions_and_stays_with_the_s
         ]
 
 
-async def test_another_tenant_never_works_with_the_context_of_the_one_before(house: House) -> None:
+async def test_another_tenant_never_works_in_a_session_and_so_never_with_its_context(house: House) -> None:
+    """T-04."""
     async with ScriptedProvider(looks) as provider, house.worker(agent()):
         house.use(provider)
         await (await house.client.start("tester", "go", session="s", tenant="acme", context=ACME)).result()
-        await (await house.client.start("tester", "go", session="s", tenant="beta", by="eve")).result()
-        assert read_by_the_model(provider)[-1] == '{"customer":null,"tenant":"beta","by":"eve"}'
+        asked = len(provider.requests)
+        refused = await (await house.client.start("tester", "go", session="s", tenant="beta", by="eve")).result()
+        assert (refused.stop_reason, refused.reason_code) == ("error", "request.invalid")
+        assert len(provider.requests) == asked
 
 
 async def test_a_delegate_works_on_behalf_of_its_callers_starter(house: House) -> None:

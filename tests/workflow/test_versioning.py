@@ -5,12 +5,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from temporalio.api.enums.v1 import RoutingConfigUpdateState
-from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import VersioningBehavior
 
-from perdure import Agent, Delegate, tool
-from perdure.contracts.names import NOTIFY_PREFIX
+from perdure import Agent, Delegate, ToolContext, tool
+from perdure.client.deliveries import find_delivery_id
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
 from tests.workflow.agents_with_state import agent as with_state
@@ -22,6 +24,9 @@ from tests.workflow.test_stock_cli import temporal
 
 HELD = call(("held", {}))
 LOOK = call(("look", {}))
+
+PARTITIONS = 4
+"""Partitions of a task queue, unless a server is told another number."""
 
 
 @tool
@@ -40,8 +45,25 @@ async def version(house: House, build: str, policy: str, *agents: Agent) -> Asyn
         yield
 
 
+async def build_of(house: House, queue: str) -> str:
+    """The build that a queue, or one partition of it, gives new turns to."""
+    request = DescribeTaskQueueRequest(
+        namespace=house.temporal.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    described = await house.temporal.workflow_service.describe_task_queue(request, retry=True)
+    return described.versioning_info.current_deployment_version.build_id
+
+
 async def make_current(house: House, build: str) -> None:
-    """What an operator runs, as soon as the server has seen a worker of the build; it then takes a moment to spread."""
+    """What an operator runs, as soon as the server has seen a worker of the build; it then takes a moment to spread.
+
+    Each partition of the queue is asked, as the state of the deployment may say for ever that the change goes on
+    (temporalio/temporal#11842).
+    """
+    queue = house.settings.task_queue
+    partitions = [queue, *(f"/_sys/{queue}/{number}" for number in range(1, PARTITIONS))]
 
     async def done() -> bool:
         code, _ = await temporal(
@@ -51,13 +73,7 @@ async def make_current(house: House, build: str) -> None:
         return code == 0
 
     async def spread() -> bool:
-        request = DescribeWorkerDeploymentRequest(
-            namespace=house.temporal.namespace, deployment_name=house.settings.deployment
-        )
-        info = (
-            await house.temporal.workflow_service.describe_worker_deployment(request, retry=True)
-        ).worker_deployment_info
-        return info.routing_config_update_state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
+        return all([await build_of(house, partition) == build for partition in partitions])
 
     await eventually(done)
     await eventually(spread)
@@ -76,9 +92,13 @@ async def builds(house: House, session: str) -> list[list[str]]:
 
     async def closed() -> list[Any] | None:
         found = [run async for run in house.temporal.list_workflows(f'WorkflowId = "{session}"')]
-        return found if found and all(run.close_time for run in found) else None
+        found.sort(key=lambda run: run.start_time)
+        goes_on = (
+            not found or found[-1].status is WorkflowExecutionStatus.CONTINUED_AS_NEW
+        )  # the next is not listed yet
+        return None if goes_on or not all(run.close_time for run in found) else found
 
-    runs = sorted(await eventually(closed), key=lambda run: run.start_time)
+    runs = await eventually(closed)
     histories = [await house.temporal.get_workflow_handle(run.id, run_id=run.run_id).fetch_history() for run in runs]
     return [
         list(
@@ -116,6 +136,59 @@ async def test_a_running_turn_stays_on_its_version_or_moves_as_the_setting_says(
     events = await house.events()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert [event["step"] for event in events if event["type"] == "generation_end"] == [1, 2, 3, 4, 5, 1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "of_the_new"), [("auto_upgrade", [["2", "1"]]), ("rotate", [["2"], ["1"]]), ("pinned", [["2"]])]
+)
+async def test_a_rollout_that_is_undone_drains_and_loses_and_doubles_nothing(
+    house: House, policy: str, of_the_new: list[list[str]]
+) -> None:
+    """A turn from before the rollout, one from within and one from after the roll-back, each with two effects."""
+    acted: list[str] = []
+
+    @tool
+    def act(context: ToolContext) -> str:
+        """Act once."""
+        acted.append(context.session)
+        return "acted"
+
+    old, new = Body(), Body()
+    before, within, after = house.session, f"{house.session}.within", f"{house.session}.after"
+    script = Script(replies=(call(("act", {})), HELD, call(("act", {})), say("done")))
+
+    def tester(body: Body) -> Agent:
+        return Agent(name="tester", model="openai/scripted", tools=[act, body.held()])
+
+    async with ScriptedProvider(script) as provider, current_version(house, "1", policy, tester(old)):
+        house.use(provider)
+        turns = [await house.start(session=before)]
+        await happened(old.started)
+        async with current_version(house, "2", policy, tester(new)):
+            turns.append(await house.start(session=within))
+            await happened(new.started)
+            await until_open_turns(house, "2", 1)
+            await make_current(house, "1")  # the roll-back
+            turns.append(await house.start(session=after))
+            old.released.set()
+            new.released.set()
+            assert [(await result_of(turn))["output"] for turn in turns] == ["done"] * 3
+            assert await builds(house, before) == [["1"]]
+            assert await builds(house, within) == of_the_new
+            assert await builds(house, after) == [["1"]]
+            await until_open_turns(house, "2", 0)
+    assert sorted(acted) == sorted([before, within, after] * 2)
+
+
+async def until_open_turns(house: House, build: str, count: int) -> None:
+    """Wait until so many open turns are on the build's workers; without one it is what Temporal calls drained."""
+    version = f"{house.settings.deployment}:{build}"
+    query = f"TemporalWorkerDeploymentVersion = '{version}' AND ExecutionStatus = 'Running'"
+
+    async def is_so() -> bool:
+        return (await house.temporal.count_workflows(query)).count == count
+
+    await eventually(is_so)
 
 
 async def test_a_turn_that_waits_for_a_person_moves_with_the_reply(house: House) -> None:
@@ -198,7 +271,9 @@ async def test_an_errand_is_bound_to_no_version_and_a_ramping_one_takes_its_shar
             assert (await house.run())["stop_reason"] == "finished"
             assert await builds(house, house.session) == [["2"]]
             (delivery,) = await house.client.webhooks.deliveries(added.id)
-            errand = house.temporal.get_workflow_handle(f"{NOTIFY_PREFIX}{added.id}:{delivery.message}")
+            errand = house.temporal.get_workflow_handle(
+                await find_delivery_id(house.temporal, house.store, added.id, delivery.message)
+            )
             described = await errand.describe()
     bound = described.raw_description.workflow_execution_info.versioning_info
     assert bound.versioning_override.behavior == VersioningBehavior.AUTO_UPGRADE.value

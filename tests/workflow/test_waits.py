@@ -17,7 +17,8 @@ from perdure.cli.main import cli
 from perdure.client import Cause, SessionIdleError, TurnWait
 from perdure.contracts.names import AGENT_TURN
 from perdure.store import Store
-from perdure.testing import ScriptedProvider, call, faults, say
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
+from perdure.worker.fleet_figures import FleetFigures
 from tests.house import House, eventually
 from tests.workflow.asking import PAY, asker, waiting
 from tests.workflow.delegating import agent, asks, played
@@ -120,7 +121,7 @@ async def test_a_caller_whose_delegate_waits_for_a_person_names_the_delegate_and
         wait = await standing(house, Cause.PERSON)
         (request,) = await (await house.client.attach(wait.session)).requests()
         await handle.terminate()
-    assert wait.session.startswith(f"{house.session}.helper.")
+    assert wait.session.startswith(f"{house.session}.helper~d")
     assert wait.text == f'delegate {wait.session} waits: an approval of pay {{"amount": 7}}'
     assert wait.advice.startswith(f"perdure approve {wait.session} {request.request_id}")
 
@@ -169,6 +170,65 @@ async def told(*arguments: str) -> str:
     return result.output
 
 
+async def test_a_workers_page_counts_the_turns_that_no_worker_can_carry_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``list --needs-version`` lists and an alert watches."""
+    monkeypatch.setattr("perdure.worker.fleet_figures.STANDING_SECONDS", 0.2)
+    figures = FleetFigures(house.store, house.temporal, house.settings)
+
+    async def counted(turns: int) -> bool:
+        return (await figures.read()).without_version == turns
+
+    async with ScriptedProvider(lambda request: say("done") if request.index else call(("two", {}))) as provider:
+        house.use(provider)
+        release = made(tools=[two])
+        handle = await begun(house, release, provider)
+        async with house.worker(made()):
+            await eventually(lambda: counted(1))
+        async with house.worker(release):
+            assert (await asyncio.wait_for(handle.result(), 60))["stop_reason"] == "finished"
+        await eventually(lambda: counted(0))
+
+
+async def test_turns_that_stand_for_longer_hide_none_that_a_worker_has_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Temporal is asked about a few only: of a fleet, most wait for something else, and have for longer."""
+    monkeypatch.setattr("perdure.worker.fleet_figures.STANDING_SECONDS", 0.2)
+    monkeypatch.setattr("perdure.worker.fleet_figures.MOST_STANDING", 1)
+    retry = RetryPolicy(base=timedelta(minutes=1), jitter=timedelta(0))
+
+    def answer(request: ChatRequest) -> Reply:
+        if request.model == "away":
+            return say("at last").after(faults.status(500))
+        return say("done") if request.index else call(("two", {}))
+
+    waits = Agent(name="waits", model="openai/away", retry=retry)
+    async with ScriptedProvider(answer) as provider:
+        house.use(provider)
+        release = made(tools=[two])
+        async with house.worker(waits):
+            older = f"{house.session}-older"
+            await house.client.start("waits", "go", session=older)
+            await standing(house, Cause.PROVIDER, older)
+        async with house.worker(release):
+            turn = await house.client.start(release.name, "go", session=house.session)
+            await provider.wait_for_requests(2)
+        async with house.worker(made(), waits):
+            refused = house.metrics.refused_versions
+            figures = FleetFigures(house.store, house.temporal, house.settings, refused_versions=refused.names)
+
+            async def counted(turns: int) -> bool:
+                return (await figures.read()).without_version == turns
+
+            await eventually(lambda: counted(1))
+            await house.client.cancel(house.session)
+            assert (await asyncio.wait_for(turn.result(), 60)).stop_reason == "cancelled"
+            await eventually(lambda: counted(0))
+            await house.client.cancel(older)
+
+
 async def test_the_verbs_say_what_a_turn_waits_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """One mechanism behind all: ``follow``, ``list``, ``show`` and ``doctor``, as text and as JSON."""
     monkeypatch.setattr("perdure.cli.live.LOOK", timedelta(milliseconds=200))
@@ -213,7 +273,8 @@ async def test_a_turn_that_is_not_in_the_store_yet_is_shown_and_diagnosed(house:
         assert f"{house.session}: not opened yet, has waited" in await told("list", *flags)
     line = json.loads(await told("list", "--json"))
     assert (line["session"], line["turn"], line["waits_for"]["cause"]) == (house.session, None, "worker")
-    assert "not opened yet" not in await told("list", "--agent", "tester")
+    assert "not opened yet" in await told("list", "--agent", "tester")
+    assert "not opened yet" not in await told("list", "--agent", "another")
 
 
 async def test_the_verbs_say_what_a_person_is_asked_also_without_a_worker(

@@ -2,7 +2,8 @@
 
 It holds a model call that has failed for good, too, behind the record of that and before Temporal has the failure.
 
-The files in ``HELD`` say what its predecessors have held, and what it therefore lets pass.
+The files in ``HELD`` say what its predecessors have held, and what it therefore lets pass. Without ``HELD`` nothing is
+held. The secrets of turns are always the same, so that the delegates of two runs have the same ids.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any
 
 from perdure.contracts.events import GenerationError, NewEvent
 from perdure.contracts.turns import CommitTurn
-from perdure.store import Store
+from perdure.store import Store, open_turn
 from perdure.worker.__main__ import main
 
 append_events, commit_turn = Store.append_events, Store.commit_turn
@@ -47,6 +48,8 @@ async def appending(store: Store, session: str, events: Sequence[NewEvent]) -> N
 
 
 if __name__ == "__main__":
-    setattr(Store, "append_events", appending)  # noqa: B010 - both checkers allow it
-    setattr(Store, "commit_turn", committing)  # noqa: B010
+    setattr(open_turn, "new_seed", lambda: "the same in every run")  # noqa: B010 - both checkers allow it
+    if "HELD" in os.environ:
+        setattr(Store, "append_events", appending)  # noqa: B010
+        setattr(Store, "commit_turn", committing)  # noqa: B010
     main()

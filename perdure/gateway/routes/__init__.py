@@ -1,4 +1,4 @@
-"""The routes, one module a resource. A new one: ``router = APIRouter(prefix="/v1")`` in a module, and its place here.
+"""The routes, one module a resource. A new one: ``router = Router(prefix="/v1")`` in a module, and its place here.
 
 Routers of :data:`ROUTERS` stand below ``/v1``, so the guard asks for a token; each route names the scope that it needs
 by a parameter (``Reader``, ``Runner``, ``Approver``, ``Admin`` of :mod:`perdure.gateway.access`) and takes its session
@@ -34,10 +34,12 @@ ROUTERS: tuple[APIRouter, ...] = (
     webhooks.router,
     ui.who_router,
 )
-"""What needs a token, below ``/v1``."""
+"""Routers that need a token, below ``/v1``."""
 
 CODEC_ROUTER: APIRouter = codec.router
-"""What needs a token with the scope ``decrypt``, below ``/codec``; Temporal's tools ask it, and no client of ours."""
+"""Router that needs a token with the scope ``decrypt``, below ``/codec``; Temporal's tools ask it, and no client of
+ours.
+"""
 
 OPEN_ROUTERS: tuple[APIRouter, ...] = (probes.router, ui.router)
-"""What needs none."""
+"""Routers that need no token."""

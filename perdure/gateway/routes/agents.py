@@ -3,14 +3,15 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 
 from perdure.contracts.input_requests import OpenRequest
 from perdure.gateway.access import GatewayOf, Reader
-from perdure.gateway.views import Page
+from perdure.gateway.bodies import Router
+from perdure.gateway.views import OfTenant, Page
 
-router = APIRouter(prefix="/v1", tags=["agents"])
+router = Router(prefix="/v1", tags=["agents"])
 
 
 class AgentView(BaseModel):
@@ -40,7 +41,10 @@ async def list_agents(gateway: GatewayOf, _: Reader) -> Page[AgentView]:
 
 @router.get("/inbox", operation_id="list_inbox")
 async def list_inbox(
-    gateway: GatewayOf, caller: Reader, agent: Annotated[str | None, Query(min_length=1, max_length=200)] = None
+    gateway: GatewayOf,
+    caller: Reader,
+    agent: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
+    tenant: OfTenant = None,
 ) -> Page[OpenRequest]:
-    """What waits for people now, over all sessions of the tenant, the oldest request first."""
-    return Page(items=await gateway.client.inbox(agent=agent, tenant=caller.tenant))
+    """List the open requests to people of the tenant's sessions, the oldest first; without tokens, of all tenants."""
+    return Page(items=await gateway.client.inbox(agent=agent, tenant=caller.choose(tenant)))

@@ -1,12 +1,12 @@
 """The codec of the Temporal UI and of Temporal's own command: payloads of a history, decrypted for who may read them.
 
 The routes and their JSON are those that Temporal's tools ask every codec server for. A payload does not say whose
-session it is from, so the scope ``decrypt`` is for all tenants, and is no part of ``admin``.
+session it is from, so the scope ``decrypt`` is for all tenants, and ``admin`` does not include it.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from fastapi import APIRouter, Depends, Header
+from fastapi import Depends, Header
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -14,14 +14,16 @@ from temporalio.api.common.v1 import Payloads
 
 from perdure.client.encryption import EncryptionCodec, codec_of, key_id_of
 from perdure.contracts.errors import DecryptionError, ReasonCode, UnknownKeyError
-from perdure.gateway.access import Caller, GatewayOf, Scope, require
+from perdure.gateway.access import GatewayOf, require
 from perdure.gateway.audit import note_payloads
+from perdure.gateway.bodies import Router
+from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.security.keyring import KEY_ID_FORM
 from perdure.settings import ENCRYPTION_KEYS
 
-router = APIRouter(prefix="/codec", tags=["codec"], include_in_schema=False)
+router = Router(prefix="/codec", tags=["codec"], include_in_schema=False)
 
 MOST_PAYLOADS = 10_000
 """Payloads of one request."""
@@ -41,6 +43,8 @@ class PayloadBody(BaseModel):
 
 class PayloadsBody(BaseModel):
     """Payloads in Temporal's JSON; what else its tools send with them is not looked at."""
+
+    longest: ClassVar[int | None] = None
 
     payloads: list[PayloadBody] = Field(max_length=MOST_PAYLOADS)
 

@@ -1,4 +1,4 @@
-"""What a session holds: its transcript, steps, checkpoints, artifacts, and all of it in other programs' formats."""
+"""Contents of a session: its transcript, steps, checkpoints, artifacts, and all of it in other programs' formats."""
 
 import json
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
@@ -15,9 +15,11 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.messages import Message
 from perdure.gateway.access import GatewayOf, OwnSession, Reader
+from perdure.gateway.bodies import Router
+from perdure.gateway.problems import CutAnswerError
 from perdure.gateway.views import LIMIT, Cursor, Limit, Page, page_of
 
-router = APIRouter(prefix="/v1", tags=["contents"])
+router = Router(prefix="/v1", tags=["contents"])
 
 TurnNumber = Annotated[int | None, Query(alias="turn", ge=1, le=1_000_000)]
 
@@ -113,7 +115,7 @@ _LINES: dict[int | str, dict[str, Any]] = {
     responses=_LINES,
 )
 async def export_session(
-    _: Reader,
+    caller: Reader,
     session: OwnSession,
     gateway: GatewayOf,
     to: Annotated[ExportFormat, Query(alias="format")],
@@ -126,8 +128,11 @@ async def export_session(
     async def write() -> AsyncIterator[bytes]:
         if first is not None:
             yield _line(first)
-        async for line in lines:
-            yield _line(line)
+        with gateway.hold(caller) as gone:
+            async for line in lines:
+                if gone.is_set():
+                    raise CutAnswerError("the token was taken out while the answer was sent")
+                yield _line(line)
 
     return StreamingResponse(write(), media_type="application/x-ndjson")
 

@@ -1,28 +1,33 @@
 """Control: pause a session, erase one, cancel many; refuse the tenant's turns by agent and model, and stop them."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path
-from pydantic import AwareDatetime, BaseModel, Field
+from fastapi import Path
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 from starlette.requests import Request
 from starlette.status import HTTP_204_NO_CONTENT
 
-from perdure.client import Block, BlockOutcome, CancelOutcome
+from perdure.client import Block, BlockOutcome, CancelOutcome, RequestRefusedError, ResumeOutcome
 from perdure.client.cancels import OpenFilter
+from perdure.client.resumes import PER_SECOND, EndedFilter
 from perdure.contracts.blocks import BLOCK_ID_PATTERN
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
-from perdure.contracts.values import Label
+from perdure.contracts.values import Label, read_moment
 from perdure.gateway.access import Admin, GatewayOf, OwnSession, Runner
+from perdure.gateway.bodies import Body, Router
 from perdure.gateway.problems import ProblemError
-from perdure.gateway.views import Body, Page, SessionName
+from perdure.gateway.views import Page, SessionName
+from perdure.store import SessionRecord
 
-router = APIRouter(prefix="/v1", tags=["control"])
+router = Router(prefix="/v1", tags=["control"])
 
 
 class PauseBody(Body):
-    """Why a session is paused."""
+    """Reason for a pause."""
 
     reason: Label = Field(default="", description="Why; shown to everyone who looks at the session")
 
@@ -58,20 +63,35 @@ async def delete_session(caller: Admin, session: OwnSession, gateway: GatewayOf,
     await gateway.client.delete(session, histories=histories, by=caller.name)
 
 
-class CancelAllBody(Body):
-    """Which running turns of the tenant to cancel; a turn must match all given filters, and none matches all."""
+class TurnsBody(Body):
+    """Which turns of the tenant are meant; a turn must match all given filters.
+
+    Without tokens, and without ``tenant``, these are the turns of all tenants.
+    """
+
+    tenant: Label | None = Field(default=None, description="Only this tenant's; a token names none but its own")
+    agent: Label | None = Field(default=None, description="Only turns of this agent")
+    since: Annotated[AwareDatetime, AfterValidator(read_moment)] | None = Field(
+        default=None, description="Only turns that began since, with a UTC offset"
+    )
+
+
+class CancelAllBody(TurnsBody):
+    """Which running turns of the tenant to cancel; a turn must match all given filters, and none matches all.
+
+    Without tokens, and without ``tenant``, these are the turns of all tenants.
+    """
 
     reason: str = Field(default="", max_length=1000, description="Why; kept in each turn's result")
     dry_run: bool = Field(default=True, description="Cancel nothing, and return what would be cancelled")
     drop_queue: bool = Field(default=True, description="Cancel the queued messages of the sessions too")
-    agent: Label | None = Field(default=None, description="Only turns of this agent")
+    force: bool = Field(default=False, description="End those by force whose own code fails: they take no cancel")
     state: RunState | None = Field(default=None, description="Only sessions in this state")
-    since: AwareDatetime | None = Field(default=None, description="Only turns that began since, with a UTC offset")
     caller: SessionName | None = Field(default=None, description="Only the delegates of this session")
 
 
 class CancelledPage(BaseModel):
-    """What came of each session."""
+    """Outcomes of a cancel, one a session."""
 
     items: list[CancelOutcome]
 
@@ -81,14 +101,63 @@ async def cancel_sessions(who: Admin, body: CancelAllBody, gateway: GatewayOf) -
     """Cancel the running turns that match the filters, at most 5,000; turns that begin meanwhile go on."""
     since: datetime | None = body.since
     wanted: OpenFilter = {
-        "tenant": who.tenant,
+        "tenant": who.choose(body.tenant),
         "agent": body.agent,
         "state": body.state,
         "since": since,
         "caller": body.caller,
     }
-    found = await gateway.client.cancel_all(body.reason, dry_run=body.dry_run, drop_queue=body.drop_queue, **wanted)
+    found = await gateway.client.cancel_all(
+        body.reason, dry_run=body.dry_run, drop_queue=body.drop_queue, force=body.force, **wanted
+    )
     return CancelledPage(items=found)
+
+
+class ResumeAllBody(TurnsBody):
+    """Which ended turns of the tenant go on; a turn must match all given filters.
+
+    Without tokens, and without ``tenant``, these are the turns of all tenants.
+    """
+
+    dry_run: bool = Field(default=True, description="Resume nothing, and return what would be resumed")
+    reason_code: Label | None = Field(default=None, description="Only turns that ended with this code; null: any error")
+    per_second: float = Field(
+        default=PER_SECOND, ge=1, le=100, allow_inf_nan=False, description="How many turns begin in a second at most"
+    )
+    limit: int = Field(default=100, ge=1, le=500, description="How many are resumed; ask again until none is")
+
+
+class ResumedPage(BaseModel):
+    """Outcomes of a resume, one a session."""
+
+    items: list[ResumeOutcome]
+
+
+@router.post("/resume", operation_id="resume_sessions")
+async def resume_sessions(who: Admin, body: ResumeAllBody, gateway: GatewayOf) -> ResumedPage:
+    """Resume the sessions whose last turns ended as the filters say, the oldest first; asking twice is harmless."""
+    since: datetime | None = body.since
+    wanted: EndedFilter = {
+        "tenant": who.choose(body.tenant),
+        "reason_code": body.reason_code,
+        "agent": body.agent,
+        "since": since,
+    }
+    store = await gateway.client.store()
+
+    @asynccontextmanager
+    async def admit(session: SessionRecord) -> AsyncIterator[None]:
+        gateway.check(who)
+        try:
+            async with gateway.limits.begin_next(store, session.tenant, session.session):
+                yield
+        except ProblemError as error:
+            raise RequestRefusedError(error.detail) from None
+
+    found = await gateway.client.resume_all(
+        dry_run=body.dry_run, per_second=body.per_second, limit=body.limit, by=who.name, admit=admit, **wanted
+    )
+    return ResumedPage(items=found)
 
 
 BlockId = Annotated[str, Path(pattern=BLOCK_ID_PATTERN, description="The block's id")]

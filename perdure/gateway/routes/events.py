@@ -6,23 +6,24 @@ from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Annotated, NamedTuple
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from starlette.responses import Response
 from starlette.status import HTTP_200_OK, HTTP_204_NO_CONTENT
 
 from perdure.client import RequestRefusedError, TurnClosedError
 from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas
-from perdure.client.executions import Runs
 from perdure.client.tree import Tree, TreePlace
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.events import Envelope, event_type, is_called
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader
+from perdure.gateway.bodies import Router
+from perdure.gateway.following import note_news
 from perdure.gateway.hub import DeltaFeeds, Gap, GapPolicy, Hub, News
 from perdure.gateway.problems import ProblemCode, problem_of
 from perdure.gateway.sse import DROPPED, END, PING, PING_EVERY, RESYNC, Chunks, EventStream, Frame, encode_notice
 
-router = APIRouter(prefix="/v1", tags=["events"])
+router = Router(prefix="/v1", tags=["events"])
 
 _ANSWERS: dict[int | str, dict[str, object]] = {
     200: {
@@ -42,7 +43,7 @@ Types = Annotated[str, Query(max_length=2_000, description="Only events of these
     response_class=Response,
     responses=_ANSWERS,
 )
-async def follow_session(  # noqa: PLR0913 - each is one of the query's
+async def follow_session(
     session: OwnSession,
     gateway: GatewayOf,
     caller: Reader,
@@ -66,6 +67,7 @@ async def follow_session(  # noqa: PLR0913 - each is one of the query's
         return Response(status_code=HTTP_204_NO_CONTENT)
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
+        ends = (gateway.stopping, stack.enter_context(gateway.hold(caller)))
         feeds = gateway.hub.deltas
         feed = await stack.enter_async_context(feeds.follow(session)) if deltas else None
         until = last if place.after < last else 0
@@ -78,11 +80,9 @@ async def follow_session(  # noqa: PLR0913 - each is one of the query's
             chunks = _encode_tree(merged, names, feeds, lost)
         else:
             news = gateway.hub.follow(session, place.after, gap_policy)
-            following = news if feed is None else merge_deltas(news, feed, _note_news, until)
+            following = news if feed is None else merge_deltas(news, feed, note_news, until)
             chunks = _encode(following, names, feeds)
-        return EventStream(
-            _end(chunks, session, place), place=str(place), stopping=gateway.stopping, closing=stack.pop_all()
-        )
+        return EventStream(_end(chunks, session, place), place=str(place), ends=ends, closing=stack.pop_all())
 
 
 def _read_place(text: str, *, tree: bool) -> TreePlace:
@@ -117,16 +117,11 @@ async def _is_over(gateway: Gateway, session: str, place: TreePlace, last: int) 
     """Whether nothing more comes for a reader; browsers come again for ever unless they are told so."""
     if place.after < last or not last or place.delegates:
         return False
-    return not await Runs(gateway.client.temporal).is_running(session)
+    return not await gateway.client.runs(session)
 
 
 def _is_wanted(frame: Frame, types: Sequence[str]) -> bool:
     return not types or is_called(frame.envelope.event, types)
-
-
-def _note_news(reader: DeltaReader, news: News) -> None:
-    for frame in news.frames:
-        reader.note(frame.envelope)
 
 
 def _note_marked(session: str, reader: DeltaReader, item: tuple["_Marked", TreePlace]) -> None:

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from perdure.gateway.access import GatewayOf
+from perdure.gateway.bodies import Router
 from perdure.gateway.metrics import HttpMetrics
 
-router = APIRouter(tags=["operations"])
+router = Router(tags=["operations"])
 
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"description": "One line", "content": {"text/plain": {"schema": {"type": "string"}}}}

@@ -1,9 +1,9 @@
 """Schedules of the caller's tenant: turns that the clock starts, and what came of them."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.status import HTTP_201_CREATED, HTTP_202_ACCEPTED, HTTP_204_NO_CONTENT
 
@@ -13,16 +13,20 @@ from perdure.contracts.queues import TurnPriority
 from perdure.contracts.schedules import SCHEDULE_ID_PATTERN, Schedule, ScheduleRun
 from perdure.contracts.turns import WhenBusy
 from perdure.contracts.values import JsonValue, Label
-from perdure.gateway.access import Caller, Gateway, GatewayOf, Reader, Runner
-from perdure.gateway.views import Body, Page, SessionName
+from perdure.gateway.access import Gateway, GatewayOf, Reader, Runner
+from perdure.gateway.bodies import MEDIUM, Body, Router
+from perdure.gateway.callers import Caller
+from perdure.gateway.views import LIMIT, Cursor, Limit, Page, SessionName, read_name, write_cursor
 
-router = APIRouter(prefix="/v1", tags=["schedules"])
+router = Router(prefix="/v1", tags=["schedules"])
 
 ScheduleName = Annotated[str, Path(pattern=SCHEDULE_ID_PATTERN, description="The schedule's id")]
 
 
 class ScheduleChanges(Body):
     """Fields of a schedule to change; fields that are left out stay, and null removes one."""
+
+    longest: ClassVar[int | None] = MEDIUM
 
     cron: str | None = Field(
         default=None, max_length=200, description="Run repeatedly: minute hour day month weekday, as in 0 7 * * 1-5"
@@ -76,13 +80,20 @@ def _own(gateway: Gateway, caller: Caller) -> Schedules:
 async def add_schedule(caller: Runner, body: ScheduleBody, gateway: GatewayOf) -> Schedule:
     """Have the clock start turns from now on, in the caller's name."""
     fields = {name: getattr(body, name) for name in body.model_fields_set - {"id"}}
-    return await _own(gateway, caller).add(body.id, **fields, by=caller.name)
+    own = _own(gateway, caller)
+    async with gateway.limits.add_schedule(own, caller.tenant, body.id):
+        return await own.add(body.id, **fields, by=caller.name)
 
 
 @router.get("/schedules", operation_id="list_schedules")
-async def list_schedules(caller: Reader, gateway: GatewayOf) -> Page[Schedule]:
+async def list_schedules(
+    caller: Reader, gateway: GatewayOf, limit: Limit = LIMIT, cursor: Cursor = None
+) -> Page[Schedule]:
     """List the tenant's schedules by id; a schedule that was just made may be missing for a moment."""
-    return Page(items=await _own(gateway, caller).list())
+    own, after = _own(gateway, caller), read_name(cursor)
+    names = [name for name in await own.names() if name > after]
+    more = write_cursor(names[limit - 1]) if len(names) > limit else None
+    return Page(items=list(await own.describe(names[:limit])), next=more)
 
 
 @router.get("/schedules/{schedule}", operation_id="get_schedule")
@@ -104,6 +115,7 @@ async def update_schedule(
 async def remove_schedule(caller: Runner, schedule: ScheduleName, gateway: GatewayOf) -> None:
     """Remove a schedule; turns that it has started go on."""
     await _own(gateway, caller).remove(schedule)
+    gateway.limits.forget_schedule(caller.tenant, schedule)
 
 
 @router.post("/schedules/{schedule}/pause", operation_id="pause_schedule")

@@ -1,25 +1,27 @@
 """Sessions: start one, fork one, list them, and see where one stands."""
 
-from datetime import datetime
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.status import HTTP_202_ACCEPTED
 
-from perdure.client import ResumeOptions, Turn, TurnOptions
-from perdure.client.executions import Runs
-from perdure.client.read import closures, is_listed, place_of, session_fields
-from perdure.client.requests import session_id
+from perdure.client import ResumeOptions, TurnOptions
+from perdure.client.asks import Fork, Start
+from perdure.client.session_lists import read_page
+from perdure.client.views import SessionView as Seen
 from perdure.contracts.turns import RunState, StopReason, TurnStatus
-from perdure.contracts.values import Label, replace
-from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
-from perdure.gateway.starts import IdempotencyKey, Starting, content_of, derived_session, options_of, start_once
+from perdure.contracts.values import Label
+from perdure.gateway.access import AdmittedSession, GatewayOf, OwnSession, Reader, Starter
+from perdure.gateway.bodies import Router
+from perdure.gateway.starts import IdempotencyKey, Starting, content_of, options_of, start_once
 from perdure.gateway.views import (
     LIMIT,
     Cursor,
     Limit,
+    Moment,
+    OfTenant,
     Page,
     ResumeBody,
     SessionDetail,
@@ -30,87 +32,74 @@ from perdure.gateway.views import (
     read_place,
     write_cursor,
 )
-from perdure.store.errors import NotFoundError
 from perdure.store.records import SessionFilter
 
-router = APIRouter(prefix="/v1", tags=["sessions"])
+router = Router(prefix="/v1", tags=["sessions"])
 
 
 @router.post("/sessions", status_code=HTTP_202_ACCEPTED, operation_id="start_session")
 async def start_session(
-    request: Request, body: StartBody, gateway: GatewayOf, caller: Runner, idempotency_key: IdempotencyKey = None
+    request: Request, body: StartBody, gateway: GatewayOf, caller: Starter, idempotency_key: IdempotencyKey = None
 ) -> TurnTicket:
     """Start a turn, of a new session unless one is named. Answered once Temporal has the turn."""
     if body.session is not None:
-        session = body.session
-    elif idempotency_key is not None:
-        session = derived_session(body.agent, caller, idempotency_key)
-    else:
-        session = session_id(body.agent)
-    request.state.session = session  # for the audit log
-    content = content_of(body.prompt)
-
-    async def begin(request_id: str) -> Turn:
-        options = options_of(body, caller, request_id) | {"turn": body.turn, "history": body.history}
-        return await gateway.client.start(body.agent, content, session=session, **cast("TurnOptions", options))
-
+        request.state.session = body.session  # for the audit log, also if the prompt is refused
+    options = options_of(body, caller) | {"turn": body.turn, "history": body.history}
+    options["tools"] = [tool.model_dump(mode="json") for tool in body.tools]
+    ask = Start(
+        agent=body.agent,
+        prompt=content_of(body.prompt),
+        session=body.session,
+        options=cast("TurnOptions", options),
+    )
     starting = Starting(
         action="start",
-        session=session,
+        ask=ask,
         body=body,
         key=idempotency_key,
         request_id=body.request_id,
-        new=True,
-        named=body.session is not None,
-        agent=body.agent,
-        model=body.model,
+        is_named=body.session is not None,
     )
-    return await start_once(gateway, caller, starting, begin)
+    return await start_once(gateway, caller, request, starting)
 
 
 class ForkBody(ResumeBody):
-    """Where a new session begins."""
+    """Beginning of a new session."""
 
     into: SessionName | None = Field(default=None, description="The new session's id; else the gateway makes one")
 
 
 @router.post("/sessions/{session}/fork", status_code=HTTP_202_ACCEPTED, operation_id="fork_session")
 async def fork_session(
-    caller: Runner,
+    caller: Starter,
     request: Request,
     body: ForkBody,
-    session: OwnSession,
+    session: AdmittedSession,
     gateway: GatewayOf,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Begin a new session from a step of another, which stays as it is and may even run."""
-    if body.into is not None:
-        into = body.into
-    else:
-        into = derived_session(session, caller, idempotency_key) if idempotency_key else session_id(session)
-    request.state.session = into
-    content = content_of(body.prompt) if body.prompt is not None else ""
-
-    async def begin(request_id: str) -> Turn:
-        options = cast("ResumeOptions", options_of(body, caller, request_id))
-        return await gateway.client.fork(session, content, at=body.at, turn=body.turn, into=into, **options)
-
+    ask = Fork(
+        session=session,
+        into=body.into,
+        prompt=content_of(body.prompt) if body.prompt is not None else "",
+        at=body.at,
+        turn=body.turn,
+        options=cast("ResumeOptions", options_of(body, caller)),
+    )
     starting = Starting(
         action=f"fork {session}",
-        session=into,
+        ask=ask,
         body=body,
         key=idempotency_key,
         request_id=body.request_id,
-        new=True,
-        named=body.into is not None,
-        model=body.model,
-        source=session,
+        is_named=body.into is not None,
     )
-    return await start_once(gateway, caller, starting, begin)
+    return await start_once(gateway, caller, request, starting)
 
 
 @router.get("/sessions", operation_id="list_sessions")
-async def list_sessions(  # noqa: PLR0913  # one for each filter
+async def list_sessions(
     gateway: GatewayOf,
     caller: Reader,
     *,
@@ -118,103 +107,51 @@ async def list_sessions(  # noqa: PLR0913  # one for each filter
     state: RunState | None = None,
     stop_reason: StopReason | None = None,
     reason_code: Label | None = None,
-    since: Annotated[datetime | None, Query(description="Whose last turn began since then, with a time zone")] = None,
+    since: Annotated[Moment | None, Query(description="Whose last turn began since then, with a time zone")] = None,
     caller_session: Annotated[SessionName | None, Query(alias="caller", description="Only its delegates")] = None,
     delegates: bool = True,
-    text: Annotated[Label | None, Query(description="In the id, or in the last turn's answer or error")] = None,
+    tenant: OfTenant = None,
+    text: Annotated[Label | None, Query(description="In the id, or in the last turn's prompt, answer or error")] = None,
     limit: Limit = LIMIT,
     cursor: Cursor = None,
 ) -> Page[SessionView]:
-    """The sessions of the tenant, those whose last turn began last first; filters add up."""
+    """The sessions of the tenant, those whose last turn began last first; filters add up. Without tokens, of all."""
     wanted: SessionFilter = {
-        "tenant": caller.tenant,
+        "tenant": caller.choose(tenant),
         "before": read_place(cursor),
         "agent": agent,
         "state": state,
         "stop_reason": stop_reason,
         "reason_code": reason_code,
-        "since": since.astimezone() if since is not None else None,
+        "since": since,
         "caller": caller_session,
         "delegates": delegates,
         "text": text,
     }
-    if state is RunState.QUEUED:
-        return await _queued(gateway, wanted, limit)
-    rows = await gateway.client.sessions(limit=limit, **wanted)
-    items = [SessionView.model_validate(session_fields(session, last)) for session, last in rows]
-    return Page(items=items, next=write_cursor(*place_of(rows[-1])) if len(rows) == limit else None)
+    views, place = await read_page(gateway.client.views, wanted, limit)
+    items = [SessionView.model_validate(_fields(view)) for view in views]
+    return Page(items=items, next=write_cursor(*place) if place is not None else None)
 
 
-async def _queued(gateway: Gateway, wanted: SessionFilter, limit: int) -> Page[SessionView]:
-    """The sessions whose turns wait for a slot, those that came last first; one has maybe no turn yet."""
-    store, before = await gateway.client.store(), wanted.get("before")
-    turns = [turn for turn in await store.queued_turns(wanted.get("tenant")) if is_listed(turn, wanted)]
-    turns = [turn for turn in turns if before is None or (turn.queued_at, turn.session) < before]
-    shown = turns[:limit]
-    known = (
-        {
-            session.session: (session, last)
-            for session, last in await store.sessions(limit=limit, only=[turn.session for turn in shown])
-        }
-        if shown
-        else {}
-    )
-    items = [
-        SessionView.model_validate(session_fields(*known[turn.session]))
-        if turn.session in known
-        else SessionView(session=turn.session, agent=turn.agent, state=RunState.QUEUED)
-        for turn in shown
-    ]
-    last = shown[-1] if len(turns) > limit else None
-    return Page(items=items, next=write_cursor(last.queued_at, last.session) if last is not None else None)
+def _fields(view: Seen) -> dict[str, object]:
+    """Fields of a session as services read them."""
+    fields: dict[str, object] = {**view.fields, "tenant": view.tenant or "", "waits_for": view.waits_for}
+    if view.opened is not None and view.opened[1].result is None:
+        fields |= {"steps": view.glance.steps, "cost_usd": str(view.glance.cost_usd)}
+    first = next((line.strip() for line in view.glance.prompt.splitlines() if line.strip()), "")
+    return {**fields, "prompt": first}
 
 
 @router.get("/sessions/{session}", operation_id="get_session")
 async def get_session(
-    _: Reader,
+    caller: Reader,
     session: OwnSession,
     gateway: GatewayOf,
 ) -> SessionDetail:
-    """Where a session stands: its open or last turn, what waits for people, and why it stands still if it does."""
-    client, store = gateway.client, await gateway.client.store()
-    try:
-        record = await store.session(session)
-    except NotFoundError:
-        return await _unopened(gateway, session)
-    last = await store.turn(session, record.turn)
-    requests = list(await store.open_requests(session))
-    if last.result is None:
-        ended = await closures(client.temporal, await store.open_runs([session]))
-        if (closure := ended.get(session)) is not None:
-            record = replace(record, open_turn=None)
-            last = replace(last, closure=closure, ended_at=closure.at)
-            requests = []
-    record = replace(record, waiting=bool(requests) and record.open_turn is not None)
-    record = replace(record, queued=bool(await store.queued_turns(session=session)))
-    waits = await client.waits_for(session) if record.state is not RunState.ENDED else None
-    fields = {**session_fields(record, last), "requests": requests, "waits_for": waits}
-    return SessionDetail.model_validate(fields)
-
-
-async def _unopened(gateway: Gateway, session: str) -> SessionDetail:
-    """A session that is claimed, and whose first turn no worker has opened, or has refused to."""
-    client = gateway.client
-    turn = await client.attach(session)
-    wait = await client.waits_for(session)
-    if wait is not None or await Runs(client.temporal).is_running(session):
-        store = await client.store()
-        queued = next(iter(await store.queued_turns(session=session)), None)
-        state, agent = (RunState.RUNNING, None) if queued is None else (RunState.QUEUED, queued.agent)
-        return SessionDetail(session=session, agent=agent, state=state, waits_for=wait)
-    result = await turn.result()
-    return SessionDetail(
-        session=session,
-        state=RunState.ENDED,
-        job_status=result.job_status,
-        stop_reason=result.stop_reason,
-        reason_code=result.reason_code,
-        error=result.error,
-    )
+    """Get a session: its open or last turn, what waits for people, and why it stands still if it does."""
+    view = await gateway.client.session_view(session)
+    own = view.tenant if view.tenant is not None else caller.tenant
+    return SessionDetail.model_validate({**_fields(view), "tenant": own, "requests": view.requests})
 
 
 @router.get("/sessions/{session}/status", operation_id="get_status")
@@ -223,5 +160,5 @@ async def get_status(
     session: OwnSession,
     gateway: GatewayOf,
 ) -> TurnStatus:
-    """Where the running turn stands, asked of the worker that runs it."""
+    """Get the status of the running turn, asked of the worker that runs it."""
     return await gateway.client.status(session)

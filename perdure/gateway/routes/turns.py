@@ -1,33 +1,33 @@
 """The turns of a session: send to them, go on, stop one, change its limits, and read how each stands or ended."""
 
-import asyncio
-import contextlib
 import re
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, cast
+from typing import Annotated, ClassVar, cast
 
-from fastapi import APIRouter, Header, Path
+from fastapi import Header, Path
 from pydantic import BaseModel, Field
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.status import HTTP_202_ACCEPTED
 
-from perdure.client import Client, ResumeOptions, Turn, UnknownSessionError
-from perdure.client.client import GUIDANCE
-from perdure.client.executions import Runs
+from perdure.client import ResumeOptions, UnknownSessionError
+from perdure.client.asks import GUIDANCE, Compact, Resume, Send
+from perdure.client.requests import SendOptions
 from perdure.contracts.budgets import MOST_USD, Limits
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.turns import BudgetStatus, RunState, TurnResult, WhenBusy
 from perdure.contracts.values import JsonValue, Label
-from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner
+from perdure.gateway.access import AdmittedSession, GatewayOf, OwnSession, Reader, Runner, Starter
+from perdure.gateway.bodies import MEDIUM, Body, Router
+from perdure.gateway.following import wait_until
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.starts import IdempotencyKey, Starting, content_of, options_of, start_once
-from perdure.gateway.views import LIMIT, Body, Cursor, Limit, Page, Prompt, ResumeBody, TurnTicket, page_of
-from perdure.store import TurnRecord
-from perdure.store.errors import NotFoundError
+from perdure.gateway.views import LIMIT, Cursor, Limit, Page, Prompt, ResumeBody, TurnTicket, page_of
+from perdure.store.records import Closure
 
-router = APIRouter(prefix="/v1", tags=["turns"])
+router = Router(prefix="/v1", tags=["turns"])
 
 LONGEST_WAIT = 60
 """Seconds that a read may wait for a turn's end."""
@@ -37,6 +37,8 @@ _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])")
 
 class MessageBody(Body):
     """A message for a session."""
+
+    longest: ClassVar[int | None] = None
 
     prompt: Prompt
     when_busy: WhenBusy = Field(default="queue", description="What to do with the message while a turn runs")
@@ -48,101 +50,83 @@ class MessageBody(Body):
 
 
 @router.post("/sessions/{session}/messages", status_code=HTTP_202_ACCEPTED, operation_id="send_message")
-async def send_message(
-    caller: Runner,
+async def send_message(  # FastAPI's parameters
+    caller: Starter,
+    request: Request,
     body: MessageBody,
-    session: OwnSession,
+    session: AdmittedSession,
     gateway: GatewayOf,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Send a message: an idle session starts the turn at once, a busy one does what ``when_busy`` says."""
-    content = content_of(body.prompt)
-
-    async def begin(request_id: str) -> Turn:
-        return await gateway.client.send(
-            session,
-            content,
-            when_busy=body.when_busy,
-            request_id=request_id or None,
-            context=body.context,
-            by=caller.name,
-            priority=body.priority,
-        )
-
-    starting = Starting(
-        action="send",
-        session=session,
-        body=body,
-        key=idempotency_key,
-        request_id=body.request_id,
-        steers=body.when_busy == "steer",
-    )
-    return await start_once(gateway, caller, starting, begin)
+    options = SendOptions(context=body.context, by=caller.name, priority=body.priority)
+    ask = Send(session=session, prompt=content_of(body.prompt), when_busy=body.when_busy, options=options)
+    starting = Starting(action="send", ask=ask, body=body, key=idempotency_key, request_id=body.request_id)
+    return await start_once(gateway, caller, request, starting)
 
 
 @router.post("/sessions/{session}/resume", status_code=HTTP_202_ACCEPTED, operation_id="resume_session")
-async def resume_session(
-    caller: Runner,
+async def resume_session(  # FastAPI's parameters
+    caller: Starter,
+    request: Request,
     body: ResumeBody,
-    session: OwnSession,
+    session: AdmittedSession,
     gateway: GatewayOf,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Go on with an idle session from its end, or rewind it to an earlier step."""
-    content = content_of(body.prompt) if body.prompt is not None else ""
-
-    async def begin(request_id: str) -> Turn:
-        options = cast("ResumeOptions", options_of(body, caller, request_id))
-        return await gateway.client.resume(session, content, at=body.at, turn=body.turn, **options)
-
-    starting = Starting(
-        action="resume",
+    ask = Resume(
         session=session,
-        body=body,
-        key=idempotency_key,
-        request_id=body.request_id,
-        model=body.model,
+        prompt=content_of(body.prompt) if body.prompt is not None else "",
+        at=body.at,
+        turn=body.turn,
+        options=cast("ResumeOptions", options_of(body, caller)),
     )
-    return await start_once(gateway, caller, starting, begin)
+    starting = Starting(action="resume", ask=ask, body=body, key=idempotency_key, request_id=body.request_id)
+    return await start_once(gateway, caller, request, starting)
 
 
 class CompactBody(Body):
-    """What a summary keeps in mind."""
+    """Guidance of a summary."""
+
+    longest: ClassVar[int | None] = MEDIUM
 
     guidance: str = Field(default=GUIDANCE, min_length=1, max_length=10_000)
     request_id: Label | None = None
 
 
 @router.post("/sessions/{session}/compact", status_code=HTTP_202_ACCEPTED, operation_id="compact_session")
-async def compact_session(
-    caller: Runner,
-    session: OwnSession,
+async def compact_session(  # FastAPI's parameters
+    caller: Starter,
+    request: Request,
+    session: AdmittedSession,
     gateway: GatewayOf,
     body: CompactBody | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> TurnTicket:
     """Summarise the conversation of an idle session, for the models that read it."""
     asked = body or CompactBody()
-
-    async def begin(request_id: str) -> Turn:
-        return await gateway.client.compact(session, asked.guidance, request_id=request_id or None)
-
-    starting = Starting(action="compact", session=session, body=asked, key=idempotency_key, request_id=asked.request_id)
-    return await start_once(gateway, caller, starting, begin)
+    ask = Compact(session=session, guidance=asked.guidance)
+    starting = Starting(action="compact", ask=ask, body=asked, key=idempotency_key, request_id=asked.request_id)
+    return await start_once(gateway, caller, request, starting)
 
 
 class CancelBody(Body):
-    """What to cancel."""
+    """Target of a cancel."""
 
     reason: str = Field(default="", max_length=1000, description="Why; kept in the turn's result")
     turn: int | None = Field(
         default=None, ge=1, le=1_000_000, description="Number of the turn, running or queued; null is the running one"
     )
     drop_queue: bool = Field(default=False, description="Cancel all queued messages too")
+    force: bool = Field(
+        default=False,
+        description="Terminate the workflow and drop what is queued, unasked: for a turn whose own code fails",
+    )
 
 
 class CancelView(BaseModel):
-    """What came of a cancel."""
+    """Outcome of a cancel."""
 
     session: str
     stops: bool = Field(description="False if there was nothing to cancel")
@@ -154,7 +138,9 @@ async def cancel_session(
 ) -> CancelView:
     """Cancel the running turn; an idle session stays as it is."""
     asked = body or CancelBody()
-    stops = await gateway.client.cancel(session, asked.reason, asked.turn, drop_queue=asked.drop_queue)
+    stops = await gateway.client.cancel(
+        session, asked.reason, asked.turn, drop_queue=asked.drop_queue, force=asked.force
+    )
     return CancelView(session=session, stops=stops)
 
 
@@ -203,7 +189,7 @@ async def get_budget(
 
 
 class TurnView(BaseModel):
-    """A turn: open while it has no result."""
+    """A turn: open while it has neither a result nor a closure."""
 
     session: str
     turn: int
@@ -214,17 +200,10 @@ class TurnView(BaseModel):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     result: TurnResult | None = None
-    trace_id: str | None = Field(default=None, description="Of a turn that is traced, where one turn is asked for")
-
-
-def _view(record: TurnRecord, *, waiting: bool) -> TurnView:
-    state = RunState.WAITING_FOR_INPUT if waiting else RunState.RUNNING
-    return TurnView(
-        **record.model_dump(include={"session", "turn", "request_id", "agent", "started_at", "ended_at"}),
-        state=state if record.result is None else RunState.ENDED,
-        job_status=record.job_status,
-        result=record.result,
+    closure: Closure | None = Field(
+        default=None, description="End of its workflow by Temporal, which could not end the turn itself"
     )
+    trace_id: str | None = Field(default=None, description="Of a turn that is traced, where one turn is asked for")
 
 
 @router.get("/sessions/{session}/turns", operation_id="list_turns")
@@ -232,16 +211,13 @@ async def list_turns(
     _: Reader, session: OwnSession, gateway: GatewayOf, limit: Limit = LIMIT, cursor: Cursor = None
 ) -> Page[TurnView]:
     """The turns of a session with their results, in order."""
-    store = await gateway.client.store()
-    waiting = {request.turn for request in await store.open_requests(session)}
-    return page_of(
-        [_view(record, waiting=record.turn in waiting) for record in await store.turns(session)], cursor, limit
-    )
+    views = await gateway.client.turn_views(session)
+    return page_of([TurnView.model_validate(view, from_attributes=True) for view in views], cursor, limit)
 
 
 @router.get("/sessions/{session}/turns/{turn}", operation_id="get_turn")
 async def get_turn(
-    _: Reader,
+    caller: Reader,
     session: OwnSession,
     turn: Annotated[int, Path(ge=1, le=1_000_000)],
     gateway: GatewayOf,
@@ -257,59 +233,13 @@ async def get_turn(
         response.headers["Preference-Applied"] = f"wait={seconds}"
         response.headers["Vary"] = "Prefer"
     try:
-        joined = await gateway.client.attach(session, turn)
+        view = await gateway.client.turn_view(session, turn)
+        if seconds and view.state is not RunState.ENDED:
+            joined = await gateway.client.attach(session, turn)
+            with gateway.hold(caller) as gone:
+                await wait_until(joined.result(), (gateway.stopping.wait(), gone.wait()), seconds)
+            gateway.check(caller)
+            view = await gateway.client.turn_view(session, turn)
     except UnknownSessionError as error:
-        if (refused := await _refused(gateway.client, session, turn)) is not None:
-            return refused
         raise ProblemError(404, ProblemCode.UNKNOWN_TURN, str(error)) from error
-    if seconds:
-        await _wait_for_end(gateway, joined, seconds)
-    return await _turn_view(gateway.client, session, turn)
-
-
-async def _wait_for_end(gateway: Gateway, turn: Turn, seconds: int) -> None:
-    """Wait until the turn has ended, but no longer; nor when this process is about to stop.
-
-    Raises:
-        TurnClosedError: Its workflow was terminated, timed out or failed before it could end.
-    """
-    ending = asyncio.ensure_future(turn.result())
-    stopping = asyncio.ensure_future(gateway.stopping.wait())
-    try:
-        await asyncio.wait({ending, stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if ending.done():
-            ending.result()
-    finally:
-        for task in (ending, stopping):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
-
-
-async def _turn_view(client: Client, session: str, turn: int) -> TurnView:
-    store = await client.store()
-    try:
-        record = await store.turn(session, turn)
-    except NotFoundError:
-        refused = await _refused(client, session, turn)
-        state = RunState.QUEUED if await store.queued_turns(session=session) else RunState.RUNNING
-        return refused or TurnView(session=session, turn=turn, state=state, job_status=JobStatus.RUNNING)
-    view = _view(record, waiting=bool(await store.open_requests(session)))
-    return view.model_copy(update={"trace_id": (await store.traces(session, [turn])).get(turn)})
-
-
-async def _refused(client: Client, session: str, turn: int) -> TurnView | None:
-    """The turn that a worker refused to open, so that it has no row; by the session's newest run."""
-    runs, store = Runs(client.temporal), await client.store()
-    try:
-        last = (await store.session(session)).turn
-    except NotFoundError:
-        last = 0
-    newest = await runs.find_newest(session)
-    if turn != last + 1 or newest is None or newest.running:
-        return None
-    result = (await runs.close(session, newest.run_id)).result
-    if result is None or result.turn is not None:
-        return None
-    status, state = result.job_status, RunState.ENDED
-    return TurnView(session=session, turn=turn, state=state, job_status=status, agent=result.agent, result=result)
+    return TurnView.model_validate(view, from_attributes=True)

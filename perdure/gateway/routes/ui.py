@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Literal, TypedDict
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,17 +16,17 @@ from starlette.status import HTTP_204_NO_CONTENT
 
 from perdure.contracts.errors import REASONS
 from perdure.gateway.access import GatewayOf, Reader
-from perdure.gateway.audit import audit
+from perdure.gateway.audit import audit_login
+from perdure.gateway.bodies import Body, Router
 from perdure.gateway.guard import COOKIE, LOOPBACK
 from perdure.gateway.problems import DOCUMENTED, ProblemCode, ProblemError
-from perdure.gateway.views import Body
 from perdure.settings import temporal_file
 
-router = APIRouter(tags=["page"], include_in_schema=False)
-"""What a browser asks for before anybody is logged in."""
+router = Router(tags=["page"], include_in_schema=False)
+"""Routes that a browser asks for before anybody is logged in."""
 
-who_router = APIRouter(prefix="/v1", tags=["page"])
-"""What it asks for afterwards."""
+who_router = Router(prefix="/v1", tags=["page"])
+"""Routes that a browser asks for after the login."""
 
 FILES = StaticFiles(packages=[("perdure.gateway", "ui")])
 
@@ -52,7 +51,7 @@ COOKIE_SECONDS = 12 * 3600
 """After this long a browser has to log in again."""
 
 MOST_FAILURES = 10
-"""Wrong tokens of one address in a minute; further ones are not looked at."""
+"""Wrong tokens of one address in a minute that are told and noted as such."""
 
 MOST_ADDRESSES = 10_000
 """Addresses whose wrong tokens are counted at the same time."""
@@ -64,24 +63,15 @@ class Failures:
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int]] = {}
 
-    def check(self, address: str) -> None:
-        """See that the address may try a token.
-
-        Raises:
-            ProblemError: It has sent too many wrong ones in this minute.
-        """
-        minute, count = self._counts.get(address, (0, 0))
-        if minute == self._now() and count >= MOST_FAILURES:
-            msg = f"{count} wrong tokens came from {address} in this minute; retry in a minute"
-            raise ProblemError(429, ProblemCode.RATE_LIMITED, msg, {"Retry-After": "60"})
-
-    def note(self, address: str) -> None:
-        """Count a wrong token."""
+    def note(self, address: str) -> int:
+        """Count a wrong token; returns how many the address has sent in this minute."""
         now = self._now()
         if len(self._counts) >= MOST_ADDRESSES:
             self._counts = {known: (minute, count) for known, (minute, count) in self._counts.items() if minute == now}
         minute, count = self._counts.get(address, (now, 0))
-        self._counts[address] = (now, count + 1 if minute == now else 1)
+        count = count + 1 if minute == now else 1
+        self._counts[address] = (now, count)
+        return count
 
     @staticmethod
     def _now() -> int:
@@ -121,7 +111,7 @@ async def show_file(path: str, request: Request) -> Response:
 
 @router.get("/ui/reasons.json")
 async def list_reasons() -> list[Mapping[str, object]]:
-    """What each reason code means and what to do: the table of ``perdure errors``."""
+    """List the meaning of each reason code and what to do: the table of ``perdure errors``."""
     return [
         {"code": code.value, "transient": reason.transient, "cause": reason.cause, "advice": reason.advice}
         for code, reason in REASONS.items()
@@ -135,7 +125,7 @@ class LoginBody(Body):
 
 
 class CookieSettings(TypedDict):
-    """How a cookie is kept."""
+    """Attributes of a cookie."""
 
     path: str
     secure: bool
@@ -152,18 +142,27 @@ def _cookie(request: Request) -> CookieSettings:
 @router.post("/ui/login", status_code=HTTP_204_NO_CONTENT, responses=DOCUMENTED)
 async def log_in(body: LoginBody, request: Request, gateway: GatewayOf) -> Response:
     """Keep a token as a cookie of the browser, so that the page can ask for what the token allows."""
+    if gateway.tokens is None:
+        raise ProblemError(401, ProblemCode.UNAUTHENTICATED, "no token is needed here")
     address = request.client.host if request.client is not None else ""
-    failures = failures_of(request)
-    failures.check(address)
-    caller = gateway.tokens.find(body.token) if gateway.tokens is not None else None
+    caller = gateway.tokens.find(body.token)
     if caller is None:
-        failures.note(address)
-        why = "unknown token; see PERDURE_GATEWAY_TOKENS_FILE" if gateway.tokens else "no token is needed here"
-        raise ProblemError(401, ProblemCode.UNAUTHENTICATED, why)
+        raise _refuse(address, failures_of(request).note(address))
     response = Response(status_code=HTTP_204_NO_CONTENT)
     response.set_cookie(COOKIE, body.token, max_age=COOKIE_SECONDS, **_cookie(request))
-    audit(caller, "login", "", "done")
+    audit_login(caller, address, "done")
     return response
+
+
+def _refuse(address: str, count: int) -> ProblemError:
+    """The refusal of an address's wrong token, which is that many in this minute."""
+    if count <= MOST_FAILURES:
+        audit_login(None, address, ProblemCode.UNAUTHENTICATED)
+        return ProblemError(401, ProblemCode.UNAUTHENTICATED, "unknown token; see PERDURE_GATEWAY_TOKENS_FILE")
+    if count == MOST_FAILURES + 1:
+        audit_login(None, address, ProblemCode.RATE_LIMITED)
+    msg = f"more than {MOST_FAILURES} wrong tokens came from {address[:100]} in this minute; retry in a minute"
+    return ProblemError(429, ProblemCode.RATE_LIMITED, msg, {"Retry-After": "60"})
 
 
 @router.post("/ui/logout", status_code=HTTP_204_NO_CONTENT)
@@ -179,6 +178,7 @@ class WhoView(BaseModel):
 
     name: str
     tenant: str
+    sees_all: bool = Field(description="Whether the sessions of all tenants are seen")
     scopes: tuple[str, ...]
     logged_in: bool = Field(description="False where no tokens are configured, and everybody is the admin")
     temporal_ui: str | None = Field(description="Where the Temporal UI shows workflows, if its address is known")
@@ -194,6 +194,7 @@ async def whoami(gateway: GatewayOf, caller: Reader) -> WhoView:
     return WhoView(
         name=caller.name,
         tenant=caller.tenant,
+        sees_all=caller.sees_all,
         scopes=tuple(sorted(caller.scopes)),
         logged_in=gateway.tokens is not None,
         temporal_ui=workflows,

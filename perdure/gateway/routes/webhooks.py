@@ -3,17 +3,19 @@
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, Field
 from starlette.status import HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from perdure.client.webhooks import State, Webhooks
 from perdure.contracts.values import Label
 from perdure.contracts.webhooks import LONGEST_URL, WEBHOOK_ID_PATTERN, Delivery, NewWebhook, Webhook, WebhookEvent
-from perdure.gateway.access import Admin, Caller, Gateway, GatewayOf
-from perdure.gateway.views import Body, Page, SessionName
+from perdure.gateway.access import Admin, Gateway, GatewayOf
+from perdure.gateway.bodies import Body, Router
+from perdure.gateway.callers import Caller
+from perdure.gateway.views import Page, SessionName
 
-router = APIRouter(prefix="/v1", tags=["webhooks"])
+router = Router(prefix="/v1", tags=["webhooks"])
 
 WebhookId = Annotated[str, Path(pattern=WEBHOOK_ID_PATTERN, description="The webhook's id")]
 
@@ -30,7 +32,7 @@ class WebhookBody(Body):
 
 
 class SecretBody(Body):
-    """How long the old secret stays valid."""
+    """Time for which the old secret stays valid."""
 
     overlap: float = Field(
         default=86_400, ge=0, le=2_592_000, description="Seconds for which messages are signed with the old secret too"

@@ -4,7 +4,7 @@
 // stays as it is. The same lines give the same state however they are cut into batches, and a line that came before
 // (after a reconnect) changes nothing. Pieces of an answer that is still being written are for deltas.js.
 
-const PAID = { input_tokens: 0, output_tokens: 0, cached_tokens: 0 };
+import { NOTHING, advance, isOpenedBy, kindOf, openOf } from "./activity.js";
 
 /** The state before the first event of a session. */
 export function start(session) {
@@ -17,12 +17,14 @@ export function start(session) {
     blocks: [], // the transcript, in order
     calls: {}, // tool calls by id
     requests: {}, // questions and approvals by id
+    standing: 0, // approvals that were given to stand for further calls
     steps: [], // the waterfall: [{key, turn, step, from, to, segments}]
     errors: [], // failures and retries, oldest first
     delegates: [], // delegates of this session, and through `?tree=1` those below them
     todos: [],
     sentence: "", // the agent's last words
     limits: {}, // limits changed in the running turn
+    activity: NOTHING, // what is under way
     live: null, // the answer that is being written
   };
 }
@@ -53,9 +55,12 @@ function foldOwn(state, line) {
   if (line.seq > state.last + 1) state.gaps.push({ after: state.last, next: line.seq });
   state.last = line.seq;
   state.lines.push(line);
+  state.activity = advance(state.activity, line);
   HANDLERS[line.type]?.(state, line);
   const turn = turnOf(state);
-  if (turn !== undefined) patchTurn(state, { lastAt: line.at, ...(line.step > turn.step ? { step: line.step } : {}) });
+  if (turn === undefined) return;
+  const used = turn.end === null ? { ...turn.used, usage: state.activity.usage, cost: state.activity.cost } : turn.used;
+  patchTurn(state, { used, activity: doing(state.activity), lastAt: line.at, ...(line.step > turn.step ? { step: line.step } : {}) });
 }
 
 /** An event of a delegate, or of one below it: only the tree of delegates shows it. */
@@ -68,9 +73,10 @@ function foldBelow(state, line) {
     user_input_received: { state: "running" },
     agent_end: { state: "ended", ...endOf(line) },
   }[line.type];
-  if (patch !== undefined) patchDelegate(state, line.session, patch);
+  const known = state.delegates.findLast((found) => found.session === line.session);
+  if (patch !== undefined && known !== undefined) patchDelegate(state, line.session, known.endedAt === null ? patch : { ...patch, state: known.state });
   if (line.type === "delegate_start") addDelegate(state, line, line.session);
-  if (line.type === "delegate_end") patchDelegate(state, line.delegate, { state: "ended", ...endOf(line), endedAt: line.at });
+  if (line.type === "delegate_end") endDelegate(state, line, line.session);
 }
 
 const HANDLERS = {
@@ -79,7 +85,7 @@ const HANDLERS = {
       number: line.turn, agent: line.agent, model: line.model, definition: line.definition, tenant: line.tenant,
       by: line.by, context: line.context, resumedFrom: line.resumed_from, delegatedBy: line.delegated_by,
       contextWindow: line.context_window, startedAt: line.at, lastAt: line.at, endedAt: null, end: null, step: 0,
-      used: { steps: 0, usage: PAID, cost: 0, unpriced: 0, toolCalls: 0, context: 0 }, fallbacks: [], activity: null,
+      used: { steps: 0, usage: NOTHING.usage, cost: 0, unpriced: 0, toolCalls: 0, context: 0 }, fallbacks: [], activity: null,
     });
     state.limits = {};
     block(state, line, "prompt", { text: line.prompt, parts: line.parts ?? [], by: line.by });
@@ -90,10 +96,8 @@ const HANDLERS = {
   generation_start(state, line) {
     idle(state, line, "worker");
     open(state, line, { kind: "model", label: line.model, attempt: 1 });
-    doing(state, { kind: "model", model: line.model, since: line.at });
   },
   generation_wait(state, line) {
-    doing(state, { kind: "pace", model: line.model, ahead: line.ahead, since: line.at });
     note(state, line, "quiet", `Waits for its turn: ${line.model} limits the key${line.ahead ? `, ${line.ahead} calls before it` : ""}`);
   },
   generation_retry(state, line) {
@@ -101,8 +105,6 @@ const HANDLERS = {
     const until = later(line.at, line.wait_seconds);
     open(state, line, { kind: "retry", label: line.code, to: until, planned: true });
     open(state, { ...line, at: until }, { kind: "model", label: "", attempt: attempts + 1, planned: true });
-    doing(state, { kind: "retry", attempt: line.attempt, of: line.max_attempts, code: line.code, until, since: line.at });
-    pay(state, line.usage, line.cost_usd);
     failure(state, line, { kind: "retry", code: line.code, title: line.error_type || "generation", message: line.error_message, again: `retry ${line.attempt} of ${line.max_attempts}` });
     note(state, line, "warning", `Retry ${line.attempt} of ${line.max_attempts} after ${line.error_type || line.code}: ${line.error_message}`, { code: line.code });
     if (!line.replayed) dropLive(state, line); // pieces that came are of a later attempt
@@ -112,13 +114,13 @@ const HANDLERS = {
     state.sentence = line.content.trim() || state.sentence;
     block(state, line, "answer", { text: line.content, calls: line.tool_calls.map((call) => call.call_id) });
     for (const call of line.tool_calls) {
+      const known = state.calls[call.call_id];
+      if (known !== undefined && known.turn === line.turn && known.step === line.step) continue; // it has begun, or ended
       state.calls[call.call_id] = { ...call, seq: line.seq, turn: line.turn, step: line.step, state: "asked", attempts: 1 };
     }
   },
   generation_end(state, line) {
     close(state, line, (part) => part.kind === "model" || part.kind === "retry", { recorded: line.recorded });
-    doing(state, null);
-    pay(state, line.usage, line.cost_usd);
     const turn = turnOf(state);
     if (turn === undefined) return;
     const used = { ...turn.used, steps: turn.used.steps + 1, context: line.usage.input_tokens + line.usage.output_tokens };
@@ -129,8 +131,6 @@ const HANDLERS = {
   },
   generation_error(state, line) {
     close(state, line, (part) => part.kind === "model" || part.kind === "retry", { failed: line.error.code });
-    doing(state, null);
-    pay(state, line.usage, line.cost_usd);
     failed(state, line, "generation");
     dropLive(state, line);
   },
@@ -141,21 +141,20 @@ const HANDLERS = {
       return;
     }
     close(state, line, (part) => part.kind === "compaction", line.error ? { failed: line.error.code } : {});
-    doing(state, null);
-    if (line.usage) pay(state, line.usage, line.cost_usd);
     const counts = `${line.messages_before} → ${line.messages_after} messages`;
     const text = line.compaction_status === "completed" ? `Compacted: ${counts}` : `Compaction ${line.compaction_status}: ${line.reason}`;
     note(state, line, line.compaction_status === "completed" ? "quiet" : "warning", text, { detail: line.summary });
     if (line.error) failure(state, line, { kind: "compaction", ...about(line.error) });
   },
   tool_start(state, line) {
-    if (!running(state).length) idle(state, line, "worker");
+    const calls = openOf(state.activity, "tools");
+    if (!calls.some((found) => found.call_id === line.call_id)) return; // it has ended
+    if (!calls.some((found) => found !== line)) idle(state, line, "worker");
     const known = state.calls[line.call_id] ?? callOf(line);
-    const again = known.state === "running";
+    const again = !isOpenedBy(state.activity, line);
     state.calls[line.call_id] = { ...known, arguments: line.arguments, state: "running", startedAt: line.at, startSeq: line.seq };
     if (!again) open(state, line, { kind: "tool", label: line.tool, call: line.call_id, attempt: known.attempts ?? 1 });
     if (!again) patchUsed(state, (used) => ({ toolCalls: used.toolCalls + 1 }));
-    doing(state, { kind: "tools", since: line.at });
   },
   tool_progress(state, line) {
     patchCall(state, line, { progress: { done: line.progress, total: line.total, message: line.message } });
@@ -182,28 +181,29 @@ const HANDLERS = {
   },
   delegate_start(state, line) {
     addDelegate(state, line, state.session);
-    open(state, line, { kind: "delegate", label: line.agent, call: `delegate ${line.call_id}` });
-    patchCall(state, line, { state: "running", startedAt: line.at, delegate: line.delegate });
-    doing(state, { kind: "delegates", since: line.at });
+    const call = state.calls[line.call_id] ?? callOf(line);
+    const isFirst = isOpenedBy(state.activity, line);
+    const begins = isFirst && call.state === "asked" ? { state: "running", startedAt: line.at } : {}; // one in the background has its result
+    patchCall(state, line, { ...begins, delegate: line.delegate });
+    if (isFirst) open(state, line, { kind: "delegate", label: line.agent, call: `delegate ${line.call_id}` });
   },
   delegate_end(state, line) {
     close(state, line, (part) => part.call === `delegate ${line.call_id}`, line.stop_reason === "finished" ? {} : { failed: line.stop_reason });
-    patchDelegate(state, line.delegate, { state: "ended", ...endOf(line), endedAt: line.at });
-    pay(state, line.usage, line.cost_usd);
+    endDelegate(state, line, state.session);
   },
   user_input_required(state, line) {
     state.requests[line.request_id] = { ...line, decision: null };
     open(state, line, { kind: "people", label: line.tool, call: `person ${line.request_id}` });
     block(state, line, "request", { request: line.request_id });
-    doing(state, { kind: "people", since: line.at });
   },
   user_input_received(state, line) {
     close(state, line, (part) => part.call === `person ${line.request_id}`, { failed: line.decision === "denied" || line.decision === "expired" ? line.decision : undefined });
     const asked = state.requests[line.request_id] ?? { request_id: line.request_id, tool: line.tool, needs: "approval" };
     state.requests[line.request_id] = { ...asked, decision: line.decision, by: line.by, decidedAt: line.at, decidedSeq: line.seq };
-    if (!openRequests(state).length) doing(state, null);
     const who = line.by ? ` by ${line.by}` : "";
-    note(state, line, "quiet", `${capital(line.decision)}${who}: ${line.tool}`);
+    const how = line.standing ? ", by an approval that stands" : line.always ? ", and further calls too" : "";
+    if (line.always) state.standing += 1;
+    note(state, line, "quiet", `${capital(line.decision)}${who}: ${line.tool}${how}`);
   },
   budget_warning(state, line) {
     note(state, line, "warning", `${Math.round(Number(line.share) * 100)} % of the budget ${line.dimension} is used: ${line.used}`);
@@ -241,7 +241,7 @@ const HANDLERS = {
     close(state, line, () => true, {});
     const turn = turnOf(state);
     const used = { ...(turn?.used ?? {}), steps: line.steps, usage: line.usage, cost: Number(line.cost_usd), unpriced: line.unpriced_calls };
-    patchTurn(state, { end: line, endedAt: line.at, used, activity: null });
+    patchTurn(state, { end: line, endedAt: line.at, used });
     for (const [id, request] of Object.entries(state.requests)) {
       const stays = line.stop_reason === "waiting_for_input";
       if (request.decision === null && request.turn === line.turn && !stays) state.requests[id] = { ...request, decision: "ended" };
@@ -302,19 +302,13 @@ function patchUsed(state, change) {
   if (turn !== undefined) patchTurn(state, { used: { ...turn.used, ...change(turn.used) } });
 }
 
-function doing(state, activity) {
-  const held = openRequests(state).length;
-  const calls = running(state);
-  if (activity === null && held) return;
-  if (activity === null && calls.length) return;
-  patchTurn(state, { activity });
-}
-
-function pay(state, usage, cost) {
-  patchUsed(state, (used) => ({
-    usage: Object.fromEntries(Object.keys(PAID).map((name) => [name, used.usage[name] + (usage?.[name] ?? 0)])),
-    cost: used.cost + Number(cost ?? 0),
-  }));
+/** What the verdict tells of an activity; null is nothing. */
+function doing(activity) {
+  const kind = kindOf(activity);
+  if (kind === null) return null;
+  const line = activity.model?.kind === kind ? activity.model.line : openOf(activity, kind)[0];
+  const again = kind === "retry" ? { attempt: line.attempt, of: line.max_attempts, code: line.code, until: later(line.at, line.wait_seconds) } : {};
+  return { kind, model: line.model, since: line.at, ...again };
 }
 
 function callOf(line) {
@@ -329,14 +323,11 @@ function endCall(state, line, outcome, more) {
   close(state, line, (part) => part.call === line.call_id, line.error ? { failed: line.error.code } : {});
   const error = line.error ? about(line.error) : null;
   patchCall(state, line, { state: outcome, endedAt: line.at, endSeq: line.seq, error, traceback: line.traceback ?? null, ...more });
-  if (!running(state).length) doing(state, null);
 }
 
 /** The calls whose bodies run now. */
 export function running(state) {
-  const step = state.steps.at(-1);
-  if (step === undefined) return [];
-  return step.segments.filter((part) => part.kind === "tool" && part.to === null).map((part) => state.calls[part.call]);
+  return openOf(state.activity, "tools").map((line) => state.calls[line.call_id]);
 }
 
 /** The questions and approvals that nobody has decided yet. */
@@ -359,6 +350,12 @@ function addDelegate(state, line, parent) {
     session: line.delegate, parent, agent: line.agent, call: line.call_id, tool: line.tool, seq: line.seq,
     startedAt: line.at, endedAt: null, state: "running", steps: 0, cost: null, usage: null, sentence: "",
   });
+}
+
+/** Also of one whose start is not there yet. */
+function endDelegate(state, line, parent) {
+  addDelegate(state, line, parent);
+  patchDelegate(state, line.delegate, { state: "ended", ...endOf(line), endedAt: line.at });
 }
 
 function patchDelegate(state, session, patch) {

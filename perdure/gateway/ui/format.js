@@ -18,6 +18,11 @@ export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/** The word before tokens of which a provider did not count all. */
+export function about(usage) {
+  return usage.estimated ? "about " : "";
+}
+
 /** US dollars with two to four decimals; what is less is said to be less. */
 export function money(amount) {
   const value = Number(amount ?? 0);

@@ -2,11 +2,12 @@
 
 import { get, post } from "./api.js";
 import { Ask, Button, Code, html, useEffect, useNow, useRef, useState } from "./common.js";
+import { Inbox } from "./inbox.js";
 import { ago, between, duration, line, money, moment, plural } from "./format.js";
 
 const RUSH = 3000; // between two looks while something runs
 const CALM = 10_000; // and while nothing does
-const FILTERS = ["text", "state", "stop_reason", "agent", "delegates"];
+const FILTERS = ["text", "state", "stop_reason", "agent", "tenant", "delegates"];
 const STATES = [["", "any state"], ["queued", "waits for a slot"], ["running", "running"], ["waiting_for_input", "waits for a person"], ["ended", "ended"]];
 const REASONS = ["finished", "error", "cancelled", "max_steps_reached", "budget_exhausted", "stalled", "waiting_for_input"];
 
@@ -86,18 +87,20 @@ export function List({ who }) {
   return html`<main id="main" tabindex="-1">
     <header class="title"><h1>Jobs</h1></header>
     <form class="filters" role="search" aria-label="Filter the jobs" onSubmit=${(event) => event.preventDefault()}>
-      <label>Text <input type="search" value=${filters.text} onInput=${set("text")} placeholder="id, answer or error" /></label>
+      <label>Text <input type="search" value=${filters.text} onInput=${set("text")} placeholder="prompt, id, answer or error" /></label>
       <label>State <select value=${filters.state} onChange=${set("state")}>${STATES.map(([value, text]) => html`<option value=${value} selected=${value === filters.state}>${text}</option>`)}</select></label>
       <label>Ended by <select value=${filters.stop_reason} onChange=${set("stop_reason")}><option value="">anything</option>${REASONS.map((value) => html`<option value=${value} selected=${value === filters.stop_reason}>${value.replaceAll("_", " ")}</option>`)}</select></label>
       <label>Agent <input value=${filters.agent} onInput=${set("agent")} /></label>
       <label>Delegates <select value=${filters.delegates} onChange=${set("delegates")}><option value="">without</option><option value="true" selected=${filters.delegates === "true"}>with</option></select></label>
+      ${who.sees_all ? html`<label>Tenant <input value=${filters.tenant} onInput=${set("tenant")} placeholder="all" /></label>` : null}
       ${who.tenant ? html`<span class="quiet">Tenant: ${who.tenant}</span>` : null}
     </form>
     <${CancelAll} filters=${filters} who=${who} />
     <p class="wrong" role="alert">${wrong}</p>
+    <${Inbox} filters=${filters} now=${now} />
     ${found === null && !wrong ? html`<p class="quiet" role="status">Loading…</p>` : null}
     ${found !== null && !items.length ? html`<p class="empty">No job fits. ${FILTERS.some((name) => filters[name]) ? "Clear a filter to see more." : html`Start one: <code>perdure run AGENT PROMPT</code>`}</p>` : null}
-    ${items.length ? html`<${Jobs} items=${items} now=${now} />` : null}
+    ${items.length ? html`<${Jobs} items=${items} now=${now} tenants=${who.sees_all} />` : null}
     ${next ? html`<button type="button" class="button wide" onClick=${more}>Show older jobs</button>` : null}
   </main>`;
 }
@@ -112,7 +115,7 @@ function CancelAll({ filters, who }) {
   if (!who.scopes.includes("admin")) why = "your token lacks the scope admin";
   else if (filters.text || filters.stop_reason) why = "clear the filters text and ended by: they mean no running turns";
   else if (filters.state === "ended") why = "what has ended cannot be cancelled";
-  const wanted = Object.fromEntries(["agent", "state"].filter((name) => filters[name]).map((name) => [name, filters[name]]));
+  const wanted = Object.fromEntries(["agent", "state", "tenant"].filter((name) => filters[name]).map((name) => [name, filters[name]]));
   const look = async () => {
     setWrong("");
     try {
@@ -136,19 +139,20 @@ function CancelAll({ filters, who }) {
 
 const TONES = { finished: "good", error: "bad", cancelled: "quiet" };
 
-function Jobs({ items, now }) {
-  return html`<table class="jobs"><thead><tr><th scope="col">State</th><th scope="col">Job</th><th scope="col">Agent</th><th scope="col" class="n">Steps</th><th scope="col" class="n">Cost</th><th scope="col" class="n">Took</th><th scope="col">Began</th></tr></thead>
-    <tbody>${items.map((item) => html`<${Item} key=${item.session} item=${item} now=${now} />`)}</tbody></table>`;
+function Jobs({ items, now, tenants }) {
+  return html`<table class="jobs"><thead><tr><th scope="col">State</th><th scope="col">Job</th><th scope="col">Agent</th>${tenants ? html`<th scope="col">Tenant</th>` : null}<th scope="col" class="n">Steps</th><th scope="col" class="n">Cost</th><th scope="col" class="n">Took</th><th scope="col">Began</th></tr></thead>
+    <tbody>${items.map((item) => html`<${Item} key=${item.session} item=${item} now=${now} tenants=${tenants} />`)}</tbody></table>`;
 }
 
-function Item({ item, now }) {
+function Item({ item, now, tenants }) {
   const ended = item.state === "ended";
   const tone = ended ? TONES[item.stop_reason] ?? "warning" : ["queued", "running"].includes(item.state) ? "running" : "person";
   const text = ended ? (item.stop_reason ?? "ended").replaceAll("_", " ") : item.state === "waiting_for_input" ? "waits for a person" : item.state;
+  const page = `/ui/sessions/${encodeURIComponent(item.session)}`;
   const took = item.started_at ? duration(between(item.started_at, item.ended_at ?? now)) : "";
   return html`<tr><td data-name="State"><span class=${`badge ${tone}`}>${text}</span></td>
-    <td data-name="Job" class="what"><a href=${`/ui/sessions/${encodeURIComponent(item.session)}`}>${item.session}</a>${item.turn > 1 ? html`<span class="quiet"> turn ${item.turn}</span>` : null}
-      ${item.reason_code ? html` <${Code} code=${item.reason_code} />` : null}${item.error ? html`<div class="quiet">${line(item.error, 140)}</div>` : null}</td>
-    <td data-name="Agent">${item.agent}</td><td data-name="Steps" class="n">${item.steps ?? ""}</td><td data-name="Cost" class="n">${Number(item.cost_usd) ? money(item.cost_usd) : ""}</td>
+    <td data-name="Job" class="what">${item.prompt ? html`<a class="said" href=${page}>${line(item.prompt, 160)}</a>` : null}<a class=${item.prompt ? "id" : "said"} href=${page}>${item.session}</a>${item.turn > 1 ? html`<span class="quiet"> turn ${item.turn}</span>` : null}
+      ${item.reason_code ? html` <${Code} code=${item.reason_code} />` : null}${item.error ? html`<div class="quiet">${line(item.error, 140)}</div>` : null}${item.waits_for ? html`<div class="wrong">${line(item.waits_for.text, 200)}</div>` : null}</td>
+    <td data-name="Agent">${item.agent}</td>${tenants ? html`<td data-name="Tenant">${item.tenant}</td>` : null}<td data-name="Steps" class="n">${item.steps ?? ""}</td><td data-name="Cost" class="n">${Number(item.cost_usd) ? money(item.cost_usd) : ""}</td>
     <td data-name="Took" class="n">${took}</td><td data-name="Began">${item.started_at ? html`<time datetime=${item.started_at} title=${moment(item.started_at)}>${ago(item.started_at, now)}</time>` : ""}</td></tr>`;
 }

@@ -2,7 +2,7 @@
 
 import { get, of } from "./api.js";
 import { Button, Code, html, useEffect, useLayoutEffect, useRef, useState } from "./common.js";
-import { between, clock, count, duration, line, money, moment, plural, pretty, readable } from "./format.js";
+import { about, between, clock, count, duration, line, money, moment, plural, pretty, readable } from "./format.js";
 
 const WINDOW = 120;
 
@@ -127,7 +127,7 @@ function Answer({ block, state, now, session, may, place, thoughts: thinking }) 
   const end = block.end;
   return html`<article class="block answer" id=${`seq-${block.seq}`} tabindex="-1">
     <span id=${`step-${block.turn}/${block.step}`}></span>
-    <${Head} block=${block} who="Agent"><span class="quiet">step ${block.step}${end ? ` · ${duration(end.seconds)} · ${count(end.usage.input_tokens + end.usage.output_tokens)} tokens · ${end.cost === null ? "price unknown" : money(end.cost)}${end.recorded ? " · recorded" : ""}` : ""}</span>
+    <${Head} block=${block} who="Agent"><span class="quiet">step ${block.step}${end ? ` · ${duration(end.seconds)} · ${about(end.usage)}${count(end.usage.input_tokens + end.usage.output_tokens)} tokens · ${end.cost === null ? "price unknown" : money(end.cost)}${end.recorded ? " · recorded" : ""}` : ""}</span>
       ${end && place ? html`<span class="row places"><${Button} kind="link" aria-label=${`Fork from step ${block.step}`} why=${may.run} onClick=${() => place("fork", block)}>Fork from here<//>
         <${Button} kind="link" aria-label=${`Resume from step ${block.step}`} why=${may.run || may.idle} onClick=${() => place("resume", block)}>Resume from here<//></span>` : null}<//>
     ${thinking ? html`<details><summary>Thinking</summary><div class="text quiet">${thinking}</div></details>` : null}
@@ -168,7 +168,7 @@ function Note({ block }) {
 
 function RequestNote({ block, state }) {
   const request = state.requests[block.request];
-  const what = request.needs === "answer" ? request.question : `Approval of ${request.tool} ${line(readable(request.arguments), 200)}`;
+  const what = request.needs === "answer" ? request.question : `${request.needs === "result" ? "Result" : "Approval"} of ${request.tool} ${line(readable(request.arguments), 200)}`;
   const open = request.decision === null;
   return html`<p class="block note person" id=${`seq-${block.seq}`} tabindex="-1"><span class="text">${what}</span>
     ${open ? html` <a href=${`#request-${request.request_id}`}>decide</a>` : null} <a class="seq" href=${`#seq-${block.seq}`}>#${block.seq}</a></p>`;

@@ -1,6 +1,6 @@
 // What the page says about a job's state: the verdict, the meters with their forecast. Pure: now is an argument.
 
-import { between, count, duration, line, money, plural, short, since } from "./format.js";
+import { about, between, count, duration, line, money, plural, short, since } from "./format.js";
 import { openRequests, running, turnOf } from "./fold.js";
 
 const ENDINGS = {
@@ -16,15 +16,16 @@ const ENDINGS = {
 const STUCK = new Set(["version", "workflow_task", "other_store", "store", "worker", "failure"]);
 
 /**
- * The verdict: {tone, head, text, next, code}. `detail` is the gateway's answer about the session, or null while it is
+ * The verdict: {tone, head, text, next, code, resume}; `resume` is what a resume without a message will do, of a turn
+ * that can go on so. `detail` is the gateway's answer about the session, or null while it is
  * not there; what the server says of a wait goes before what the log says, because it also knows of lost workers.
  */
 export function verdict(state, detail, now) {
   const turn = turnOf(state);
   const wait = detail?.waits_for ?? null;
   if (turn === undefined || (turn.end !== null && detail?.state !== "ended" && wait !== null)) return opening(detail, wait, now);
-  if (turn.end !== null) return ending(turn);
-  if (detail?.state === "ended" && detail.turn === turn.number) return closed(detail);
+  if (turn.end !== null) return { ...ending(turn), ...resuming(state, turn.end.stop_reason) };
+  if (detail?.state === "ended" && detail.turn === turn.number) return { ...closed(detail), ...resuming(state, detail.stop_reason) };
   if (detail?.paused) return paused(detail.paused, now);
   if (wait?.cause === "paused") return standing(wait, now);
   const waiting = openRequests(state);
@@ -43,6 +44,19 @@ function opening(detail, wait, now) {
 function closed(detail) {
   const [tone, head] = ENDINGS[detail.stop_reason] ?? ["bad", "Ended"];
   return { tone, head, text: detail.error ?? "", code: detail.reason_code, next: "send a message to go on" };
+}
+
+const CAN_GO_ON = new Set(["error", "cancelled", "max_steps_reached", "budget_exhausted"]);
+
+/** What a resume does, and what comes next; nothing of a turn that has nothing to go on from without a message. */
+function resuming(state, reason) {
+  const last = state.blocks.findLast((block) => block.kind === "prompt" || block.kind === "answer");
+  if (!CAN_GO_ON.has(reason) || last === undefined || (last.kind === "answer" && !last.calls.length)) return {};
+  const turn = turnOf(state);
+  const error = state.errors.findLast((found) => found.turn === turn.number && found.ended);
+  if (reason !== "error") return { resume: "goes on where it stands, with the agent's limits anew" };
+  const resume = error?.tool ? `lets the model read the error of ${error.tool}, and goes on` : `asks the model for step ${Math.max(turn.step, 1)} again, with the same conversation`;
+  return { next: "remove the cause, then resume it or send a message", resume };
 }
 
 function paused(pause, now) {
@@ -64,9 +78,9 @@ function standing(wait, now) {
 
 function person(waiting, turn, now) {
   const [first] = waiting;
-  const what = first.needs === "answer" ? `an answer to “${line(first.question)}”` : `your approval of ${first.tool}`;
+  const what = first.needs === "answer" ? `an answer to “${line(first.question)}”` : first.needs === "result" ? `the result of ${first.tool}, which its caller runs` : `your approval of ${first.tool}`;
   const more = waiting.length > 1 ? ` and ${waiting.length - 1} more` : "";
-  const next = first.expires_at ? `the approval expires in ${duration(between(new Date(now).toISOString(), first.expires_at))}` : "the turn goes on once somebody decides; nothing is lost meanwhile";
+  const next = first.expires_at ? `the ${first.needs} expires in ${duration(between(new Date(now).toISOString(), first.expires_at))}` : "the turn goes on once somebody decides; nothing is lost meanwhile";
   return { tone: "person", head: `Waits for a person since ${since(first.at, now)}`, text: what + more, next };
 }
 
@@ -103,7 +117,7 @@ function ending(turn) {
   const end = turn.end;
   const [tone, head] = ENDINGS[end.stop_reason] ?? ["quiet", `Ended: ${end.stop_reason}`];
   const cost = end.unpriced_calls && !Number(end.cost_usd) ? "price unknown" : money(end.cost_usd);
-  const tally = `${plural(end.steps, "step")} in ${duration(between(turn.startedAt, turn.endedAt))}, ${short(end.usage.input_tokens + end.usage.output_tokens)} tokens, ${cost}`;
+  const tally = `${plural(end.steps, "step")} in ${duration(between(turn.startedAt, turn.endedAt))}, ${about(end.usage)}${short(end.usage.input_tokens + end.usage.output_tokens)} tokens, ${cost}`;
   const why = end.stop_reason === "finished" ? end.stopped_by && `stopped by ${end.stopped_by}` : end.exhausted_by ? `${end.exhausted_by}` : end.error;
   const next = {
     finished: "send a message to go on",
@@ -140,12 +154,12 @@ export function meters(state, budget, now) {
     },
     meter("Time", seconds, span(limits.seconds), duration, ""),
     meter("Context", used.context, turn.contextWindow, short, isOpen && ahead(used.context, turn.contextWindow, steps && used.context / steps, pace), " tokens"),
-    ...["llm_calls", "tool_calls", "behavior_calls", "events", "patches"]
+    ...Object.keys(NAMES)
       .filter((name) => number(limits[name]) !== undefined)
       .map((name) => meter(NAMES[name], spent?.[name] ?? 0, limits[name], count, isOpen && ahead(spent?.[name] ?? 0, limits[name], steps && (spent?.[name] ?? 0) / steps, pace))),
   ];
   const { input_tokens: read, cached_tokens: cached, output_tokens: written } = used.usage;
-  found.splice(1, 0, { name: "Tokens", share: null, text: `${short(read)} in${cached ? ` (${short(cached)} cached)` : ""}, ${short(written)} out`, forecast: "" });
+  found.splice(1, 0, { name: "Tokens", share: null, text: `${about(used.usage)}${short(read)} in${cached ? ` (${short(cached)} cached)` : ""}, ${short(written)} out`, forecast: "" });
   return found;
 }
 

@@ -1,7 +1,8 @@
 // The waterfall: a row for each step, and in it what took the time; attempts are segments of their own.
 
 import { html, useState } from "./common.js";
-import { between, clock, duration, plural } from "./format.js";
+import { clock, duration, plural } from "./format.js";
+import { layout } from "./timeline.js";
 
 const KINDS = {
   worker: "waiting for a worker",
@@ -13,62 +14,54 @@ const KINDS = {
   compaction: "compaction",
 };
 const SHOWN = 40;
+const LANE = 12; // pixels
 
-/** Each step as a row on the scale of its own turn's longest step. */
+/** Each step as a row; all are on one axis, on which each begins at zero. */
 export function Waterfall({ steps, now }) {
   const [all, setAll] = useState(false);
   if (!steps.length) return null;
-  const shown = all ? steps : steps.slice(-SHOWN);
-  const rows = shown.map((step) => row(step, now));
-  const longest = Math.max(...rows.map((found) => found.seconds), 0.001);
+  const { rows, scale, ticks } = layout(all ? steps : steps.slice(-SHOWN), now);
+  const folded = rows.some((row) => row.parts.some((part) => part.folded));
   return html`<details class="card" open>
-    <summary><h2>Waterfall</h2><span class="quiet">${plural(steps.length, "step")}; the longest shown took ${duration(longest)}</span></summary>
-    <ul class="legend" aria-hidden="true">${Object.entries(KINDS).map(([kind, text]) => html`<li><i class=${`bar of-${kind}`}></i>${text}</li>`)}</ul>
-    ${shown.length < steps.length ? html`<button type="button" class="button small" onClick=${() => setAll(true)}>Show the ${steps.length - shown.length} earlier steps</button>` : null}
-    <ol class="waterfall">${rows.map((found) => html`<${Row} key=${found.key} row=${found} longest=${longest} />`)}</ol>
+    <summary><h2>Waterfall</h2><span class="quiet">${plural(steps.length, "step")}; the longest shown took ${duration(Math.max(...rows.map((row) => row.seconds)))}</span></summary>
+    <ul class="legend" aria-hidden="true">${Object.entries(KINDS).map(([kind, text]) => html`<li><i class=${`bar of-${kind}`}></i>${text}</li>`)}${folded ? html`<li><i class="bar folded"></i>a long wait, folded</li>` : null}</ul>
+    ${rows.length < steps.length ? html`<button type="button" class="button small" onClick=${() => setAll(true)}>Show the ${steps.length - rows.length} earlier steps</button>` : null}
+    <ol class="waterfall"><${Axis} ticks=${ticks} scale=${scale} />${rows.map((row) => html`<${Row} key=${row.key} row=${row} scale=${scale} ticks=${ticks} />`)}</ol>
   </details>`;
 }
 
-function row(step, now) {
-  const parts = step.segments.map((part) => {
-    const planned = part.planned && Date.parse(part.from) > now;
-    const to = part.to === null ? Math.max(now, Date.parse(part.from)) : part.planned ? Math.min(now, Date.parse(part.to)) : Date.parse(part.to);
-    return { ...part, planned, start: Date.parse(part.from), end: Math.max(to, Date.parse(part.from)) };
-  }).filter((part) => !part.planned);
-  const from = Math.min(...parts.map((part) => part.start));
-  const to = Math.max(...parts.map((part) => part.end));
-  return { key: step.key, turn: step.turn, step: step.step, from, parts, lanes: lanes(parts), seconds: parts.length ? (to - from) / 1000 : 0 };
+function share(seconds, scale) {
+  return `${(seconds / scale) * 100}%`;
 }
 
-/** Which of few lanes each segment has: those that overlap get lanes of their own. */
-function lanes(parts) {
-  const ends = [];
-  return parts.map((part) => {
-    let lane = ends.findIndex((end) => end <= part.start);
-    if (lane < 0) lane = Math.min(ends.length, 5);
-    ends[lane] = part.end;
-    return lane;
-  });
+function Axis({ ticks, scale }) {
+  return html`<li class="axis" aria-hidden="true"><span class="step">step</span><span class="names">tools</span>
+    <svg class="track" height="14">${ticks.map((tick) => html`<text x=${share(tick, scale)} y="11" text-anchor=${tick === 0 ? "start" : tick > scale * 0.95 ? "end" : "middle"}>${tick === 0 ? "0" : duration(tick)}</text>`)}</svg>
+    <span class="time">took</span></li>`;
 }
 
-function Row({ row: { key, turn, step, from, parts, lanes: placed, seconds }, longest }) {
-  const height = (Math.max(...placed, 0) + 1) * 10;
+function Row({ row: { key, turn, step, names, parts, seconds }, scale, ticks }) {
+  const height = (Math.max(...parts.map((part) => part.lane), 0) + 1) * LANE;
   const said = parts.map((part) => describe(part)).join("; ");
-  return html`<li><a href=${`#step-${key}`} class="step">${turn}.${step}</a>
+  return html`<li><a href=${`#step-${key}`} class="step">${turn}.${step}</a><span class="names" title=${names}>${names}</span>
     <svg class="track" height=${height} role="img" aria-label=${`Step ${step}: ${said}`}>
-      ${parts.map((part, at) => {
-        const x = ((part.start - from) / 1000 / longest) * 100;
-        const width = Math.max(((part.end - part.start) / 1000 / longest) * 100, 0.35);
-        const mark = part.lost ? "lost" : part.failed ? "failed" : "";
-        return html`<rect class=${`segment of-${part.kind} ${mark} ${part.to === null ? "open" : ""}`} x=${`${x}%`} y=${placed[at] * 10 + 1} width=${`${width}%`} height="8" rx="1.5"><title>${describe(part)}</title></rect>`;
-      })}
+      ${ticks.map((tick) => html`<line class="tick" x1=${share(tick, scale)} x2=${share(tick, scale)} y1="0" y2=${height} />`)}
+      ${parts.map((part) => html`<${Part} part=${part} scale=${scale} />`)}
     </svg>
     <span class="time">${duration(seconds)}</span></li>`;
+}
+
+function Part({ part, scale }) {
+  const mark = part.lost ? "lost" : part.failed ? "failed" : "";
+  const width = Math.max((part.width / scale) * 100, 0.35);
+  const y = part.lane * LANE + 1;
+  return html`<rect class=${`segment of-${part.kind} ${mark} ${part.open ? "open" : ""} ${part.folded ? "folded" : ""}`} x=${share(part.x, scale)} y=${y} width=${`${width}%`} height=${LANE - 2} rx="1.5"><title>${describe(part)}</title></rect>
+    ${part.folded ? html`<text class="fold" x=${share(part.x + part.width / 2, scale)} y=${y + LANE - 4} text-anchor="middle">≈ ${duration(part.folded)} ≈</text>` : null}`;
 }
 
 function describe(part) {
   const attempt = part.attempt > 1 ? ` attempt ${part.attempt}` : "";
   const label = part.label ? ` ${part.label}` : "";
-  const fate = part.lost ? ", its worker was lost" : part.failed ? `, ${part.failed}` : part.to === null ? ", now" : "";
-  return `${KINDS[part.kind]}${label}${attempt} ${duration(between(part.from, part.end))}${fate} (from ${clock(part.start)})`;
+  const fate = part.lost ? ", its worker was lost" : part.failed ? `, ${part.failed}` : part.open ? ", now" : "";
+  return `${KINDS[part.kind]}${label}${attempt} ${duration((part.end - part.start) / 1000)}${fate} (from ${clock(part.start)})`;
 }

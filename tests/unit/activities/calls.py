@@ -1,4 +1,4 @@
-"""One model call on each way litellm has to a provider: two to OpenAI's format, one to Anthropic's."""
+"""One model call on each way to a provider: directly and through litellm, in OpenAI's format and in Anthropic's."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,9 @@ from enum import StrEnum
 
 import pytest
 
-from perdure.activities import litellm_call
-from perdure.activities.failures import facts_of
-from perdure.activities.litellm_call import Answer
+from perdure.activities.models import litellm_call, provider_door
+from perdure.activities.models.failures import facts_of
+from perdure.activities.models.litellm_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.failures import FailureFacts
 from perdure.testing import Fault, Script, ScriptedProvider, say
@@ -29,9 +29,21 @@ NOWHERE = "http://127.0.0.1:9"
 class Way(StrEnum):
     """How a call gets to its provider."""
 
+    OPENAI = "openai, directly"
     HANDLER = "openai, by litellm's own handler"
     SDK = "openai, by its SDK"
-    ANTHROPIC = "anthropic"
+    ANTHROPIC = "anthropic, directly"
+    CLAUDE = "anthropic, by litellm"
+
+    @property
+    def speaks_anthropic(self) -> bool:
+        """Whether it is Anthropic's format."""
+        return self in {Way.ANTHROPIC, Way.CLAUDE}
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the call does not go through litellm's ``acompletion``."""
+        return self in {Way.OPENAI, Way.ANTHROPIC}
 
 
 _WARM: set[tuple[Way, float]] = set()
@@ -40,6 +52,8 @@ _WARM: set[tuple[Way, float]] = set()
 def take(way: Way, environment: pytest.MonkeyPatch) -> None:
     """Let calls go this way, with a key, and wait out any silence that a busy machine makes."""
     environment.setenv("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", str(way is not Way.SDK).lower())
+    if not way.is_direct:
+        environment.setattr(provider_door, "PROVIDERS", frozenset())
     environment.setenv("OPENAI_API_KEY", KEY)
     environment.setenv("ANTHROPIC_API_KEY", KEY)
     environment.setattr(litellm_call, "SILENCE_SECONDS", LONG_SILENCE)
@@ -50,11 +64,12 @@ async def warm_up(way: Way) -> None:
     if (way, litellm_call.SILENCE_SECONDS) not in _WARM:
         _WARM.add((way, litellm_call.SILENCE_SECONDS))
         with contextlib.suppress(Exception):
-            await litellm_call.complete(_agent(way, NOWHERE), [{"role": "user", "content": "hello"}])
+            await litellm_call.complete(agent_of(way, NOWHERE), [{"role": "user", "content": "hello"}])
 
 
-def _agent(way: Way, address: str) -> AgentDefinition:
-    anthropic = way is Way.ANTHROPIC
+def agent_of(way: Way, address: str) -> AgentDefinition:
+    """An agent whose calls go this way, to this address."""
+    anthropic = way.speaks_anthropic
     return AgentDefinition(
         name="tester",
         model=f"{'anthropic' if anthropic else 'openai'}/scripted",
@@ -66,7 +81,7 @@ async def answer(way: Way, provider: ScriptedProvider, text: str = "hello") -> A
     """The answer to a prompt."""
     await warm_up(way)
     async with asyncio.timeout(60):
-        return await litellm_call.complete(_agent(way, provider.anthropic_url), [{"role": "user", "content": text}])
+        return await litellm_call.complete(agent_of(way, provider.anthropic_url), [{"role": "user", "content": text}])
 
 
 async def met(way: Way, fault: Fault) -> tuple[FailureFacts, int]:
@@ -85,7 +100,7 @@ async def failure(way: Way, provider: ScriptedProvider, text: str = "hello") -> 
 
 async def failed_at(way: Way, address: str) -> FailureFacts:
     """The facts of a call to an address that does not answer."""
-    return await _failure_of(litellm_call.complete(_agent(way, address), [{"role": "user", "content": "hello"}]))
+    return await _failure_of(litellm_call.complete(agent_of(way, address), [{"role": "user", "content": "hello"}]))
 
 
 async def _failure_of(call: Awaitable[Answer]) -> FailureFacts:
@@ -95,3 +110,28 @@ async def _failure_of(call: Awaitable[Answer]) -> FailureFacts:
     except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
         return facts_of(error, NOW, {KEY})
     pytest.fail(f"the call succeeded: {got}")
+
+
+class Sink:
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.calls: dict[int, tuple[str, int]] = {}
+        self.begun: list[bool] = []
+        self.came = asyncio.Event()
+
+    def begin(self, *, has_calls_in_text: bool) -> None:
+        self.begun.append(has_calls_in_text)
+
+    def text(self, piece: str) -> None:
+        self.texts.append(piece)
+        self.came.set()
+
+    def thinking(self, piece: str) -> None:
+        self.thoughts.append(piece)
+
+    def tool_call(self, index: int, name: str, characters: int) -> None:
+        before = self.calls.get(index, ("", 0))
+        self.calls[index] = (before[0] or name, before[1] + characters)

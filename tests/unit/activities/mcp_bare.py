@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 
 Generation = Literal["newer", "older", "sse"]
 Answer = tuple[int, Mapping[str, Any] | None]

@@ -10,7 +10,7 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 
 
 class _Server(uvicorn.Server):

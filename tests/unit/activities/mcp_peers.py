@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Agent, HttpServerConfig, StdioServerConfig
+from perdure.activities.mcp.questions import NOTHING_ASKED, Answering
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.mcp.session_state import Caller
 from perdure.activities.secrets import secret_values
@@ -41,7 +42,14 @@ class Connected:
         self.tools = {tool.name: tool for tool in await self.servers.declarations(self.agent)}
 
     async def call(
-        self, name: str, *, session: str = "s", call_id: str = "c1", unspoken: Collection[str] = (), **arguments: Any
+        self,
+        name: str,
+        *,
+        session: str = "s",
+        call_id: str = "c1",
+        unspoken: Collection[str] = (),
+        answering: Answering | None = None,
+        **arguments: Any,
     ) -> CallResult:
         """Call a tool by the name that the model knows."""
         tool = self.tools[name]
@@ -50,7 +58,7 @@ class Connected:
             config,
             tool,
             arguments,
-            caller=Caller(session, call_id),
+            caller=Caller(session, call_id, answering or NOTHING_ASKED),
             unspoken=frozenset(unspoken),
             on_progress=lambda *report: self.progress.append(report),
         )

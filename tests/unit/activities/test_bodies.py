@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure import tool
-from perdure.activities import tool_runner
-from perdure.activities.tool_runner import Bodies
+from perdure.activities.toolbox import loops
+from perdure.activities.toolbox.runner import Bodies
 
 NO_CONTEXT: Any = None
 
@@ -30,10 +30,10 @@ def test_async_bodies_that_run_are_cancelled_when_the_worker_closes(caplog: pyte
 
     bodies = Bodies(1)
     running = bodies.start(wait, {}, NO_CONTEXT)
-    assert began.wait(10)
+    assert began.wait(120)
     bodies.close()
     assert ended.is_set()
-    assert running.cancelled()
+    assert running.future.cancelled()
     del bodies, running
     gc.collect()
     assert "destroyed" not in caplog.text
@@ -54,12 +54,12 @@ def test_one_that_ignores_its_cancel_is_left_behind_and_told_of(
             except asyncio.CancelledError:
                 continue
 
-    monkeypatch.setattr(tool_runner, "CANCELLING_SECONDS", 0.1)
+    monkeypatch.setattr(loops, "CANCELLING_SECONDS", 0.1)
     bodies = Bodies(1)
     running = bodies.start(ignore, {}, NO_CONTEXT)
-    assert began.wait(10)
+    assert began.wait(120)
     bodies.close()
-    assert not running.done()
+    assert not running.future.done()
     assert "1 async tools ignore that they are cancelled" in caplog.text
     del bodies, running
     gc.collect()  # here, and not in the middle of another test

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import tool
-from perdure.activities.cost_ceiling import Counted, NotAffordableError, ceiling, text_only, with_ceiling
-from perdure.activities.litellm_call import facts_about
+from perdure.activities.models.cost_ceiling import Counted, NotAffordableError, ceiling, text_only, with_ceiling
+from perdure.activities.models.facts import facts_about
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.openai_format import WireMessage
 

@@ -6,8 +6,8 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.compact import summary_of
-from perdure.activities.litellm_call import Answer
-from perdure.activities.model_attempt import CallFailedError
+from perdure.activities.models.attempt import CallFailedError
+from perdure.activities.models.litellm_call import Answer
 from perdure.contracts.budgets import Paid, Usage
 
 

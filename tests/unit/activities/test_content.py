@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.cost_ceiling import NotAffordableError, ceiling
-from perdure.activities.provider_messages import Contents, count_most_tokens, with_content, without_places
+from perdure.activities.models.cost_ceiling import NotAffordableError, ceiling
+from perdure.activities.models.provider_messages import Contents, count_most_tokens, with_content, without_places
 from perdure.client.requests import keep_files
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import FilePart
@@ -14,8 +14,8 @@ from perdure.contracts.messages import UserMessage
 from perdure.llm.compaction import to_summarise
 from perdure.llm.openai_format import openai_messages, wire
 from perdure.store import Store
+from tests.pictures import PNG, png_of
 
-PNG = b"\x89PNG\r\n\x1a\n"
 SEES = {"supports_vision": True}
 
 
@@ -26,7 +26,7 @@ def message(*parts: FilePart) -> UserMessage:
 async def test_of_too_many_images_the_last_are_shown() -> None:
     """No provider takes a conversation with any number of them; what is gone says so."""
     async with await Store.open("sqlite://", upgrade=True) as store:
-        files = [("", PNG + str(number).encode()) for number in range(25)]
+        files = [("", png_of(mark=str(number).encode())) for number in range(25)]
         parts = [*await keep_files(store, "s", files[:20]), *await keep_files(store, "s", files[20:])]
         contents = Contents(store)
         conversation: list[Any] = [wire(message(*parts[:20])), wire(message(*parts[20:]))]
@@ -34,7 +34,7 @@ async def test_of_too_many_images_the_last_are_shown() -> None:
     shown = ["data" in part for sent in filled for part in sent["parts"]]
     assert shown == [False] * 5 + [True] * 20
     first: Any = with_content("openai/x", filled)[0]
-    assert first["content"][0]["text"] == "[image image/png 9 bytes: not shown any more: too many came after it]"
+    assert first["content"][0]["text"] == "[image image/png 85 bytes: not shown any more: too many came after it]"
     assert all("data" not in part for sent in conversation for part in sent["parts"])
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from perdure.activities import conversations
-from perdure.activities.conversations import Conversations
+from perdure.activities.models import conversations
+from perdure.activities.models.conversations import Conversations
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from perdure.contracts.turns import Continuation, OpenTurn

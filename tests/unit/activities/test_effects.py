@@ -2,10 +2,11 @@
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -13,11 +14,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import DidNotHappen, EffectUnknown, Happened, Tool, ToolContext, tool
-from perdure.activities import tool_claims
 from perdure.activities.agents import TurnContexts
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_access import PATIENCE
-from perdure.activities.tool_claims import (
+from perdure.activities.toolbox import claims
+from perdure.activities.toolbox.claims import (
     LONGEST_RECONCILIATION,
     MAX_ATTEMPTS,
     MAX_RUNS,
@@ -26,11 +27,15 @@ from perdure.activities.tool_claims import (
     Recovery,
     RunningCalls,
 )
-from perdure.activities.tool_runner import Bodies
+from perdure.activities.toolbox.lanes import value_of
+from perdure.activities.toolbox.runner import Bodies
+from perdure.agents.context import InvalidOutputError
 from perdure.contracts.tools import CallTool
+from perdure.llm.tool_output import CallResult
 from perdure.store import Claim, Store
 from perdure.workflows.options import GRACE
 from tests.unit.store.given import SESSION, answer, finish, generate, open_turn, result, types, wish
+from tests.wild.test_hostile_values import VALUES
 
 Judged = tuple[Claim, Recovery | None]
 
@@ -160,7 +165,32 @@ async def test_a_result_that_the_reconciler_found_is_the_result(ledger: Ledger, 
     """S-31: an idempotent tool is asked first too, which saves the run."""
     verdict = await ledger.after_a_loss(search(says(Happened({"id": 7})), idempotent=idempotent))
 
-    assert (verdict.decision, verdict.found) == ("result_found", {"id": 7})
+    assert (verdict.decision, verdict.found) == ("result_found", CallResult('{"id":7}'))
+
+
+async def test_a_result_that_cannot_be_read_is_found_all_the_same(ledger: Ledger) -> None:
+    """S-31: it happened, so the body does not run again; the model reads why there is no result."""
+    verdict = await ledger.after_a_loss(search(says(Happened({"id": object()})), idempotent=True))
+
+    assert verdict.decision == "result_found"
+    with pytest.raises(InvalidOutputError, match="no JSON form"):
+        value_of(verdict.found)
+
+
+@pytest.mark.parametrize("name", ["text", "list", "map"])
+async def test_a_result_of_a_class_of_its_own_is_read_where_the_reconciler_runs(ledger: Ledger, name: str) -> None:
+    make, wanted = VALUES[name]
+    verdict = await ledger.after_a_loss(search(says(Happened(make()))))
+
+    assert isinstance(verdict.found, CallResult)
+    assert verdict.found.text == (wanted if isinstance(wanted, str) else json.dumps(wanted, separators=(",", ":")))
+
+
+async def test_a_reason_of_a_class_of_its_own_is_a_text(ledger: Ledger) -> None:
+    make, _ = VALUES["text"]
+    verdict = await ledger.after_a_loss(search(says(EffectUnknown(cast("str", make())))))
+
+    assert verdict.reason == "a check could not tell whether it happened: a"
 
 
 async def test_an_idempotent_tool_runs_again_if_its_reconciler_cannot_tell(ledger: Ledger) -> None:
@@ -213,7 +243,7 @@ async def cancels_itself(query: str) -> Any:
 async def test_a_reconciler_that_cancels_itself_has_given_no_answer(ledger: Ledger) -> None:
     verdict = await ledger.after_a_loss(search(cancels_itself))
 
-    assert verdict.told == f"{LOST}: {CHECK}RuntimeError: it cancelled itself{ADVICE}"
+    assert verdict.told == f"{LOST}: {CHECK}CancelledError: no message{ADVICE}"
 
 
 async def test_a_reconciler_sees_what_the_body_saw(ledger: Ledger) -> None:
@@ -281,7 +311,7 @@ async def test_an_attempt_that_is_overtaken_while_its_reconciler_looks_does_not_
 
 async def test_a_claim_that_is_heard_of_late_is_made_once_more(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-31: a worker that stood still after its claim does not begin a body that another one has taken over."""
-    monkeypatch.setattr(tool_claims, "FRESH", timedelta(0))
+    monkeypatch.setattr(claims, "FRESH", timedelta(0))
     claim = ledger.store.claim_call
     later: list[Judged] = []
 

@@ -1,6 +1,6 @@
 """Exceptions of any form as facts; ``test_wire_failures.py`` has those of real calls."""
 
-from perdure.activities.failures import MAX_TEXT, facts_of
+from perdure.activities.models.failures import MAX_TEXT, facts_of
 from tests.unit.activities.calls import KEY, NOW
 
 

@@ -1,16 +1,18 @@
 """A connection is not used again if its provider has closed it, or has sent what nobody asked for."""
 
+import asyncio
+import gc
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import aiohttp
 import pytest
-from litellm.llms.custom_httpx import http_handler
 
-from perdure.activities.provider_http import Connector
+from perdure.activities.models import provider_door
+from perdure.activities.models.provider_door import Connector
 from tests.house import eventually
 
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -109,8 +111,23 @@ async def test_a_reply_that_nobody_asked_for_is_no_reply_to_the_next_request(ser
     assert server.connections == 2
 
 
-async def test_litellm_makes_connections_that_are_looked_at() -> None:
-    transport: Any = http_handler.AsyncHTTPHandler.create_async_transport()
-    session = transport._get_valid_client_session()
+async def test_calls_are_made_over_connections_that_are_looked_at() -> None:
+    session = await provider_door._session()
     assert isinstance(session.connector, Connector)
-    await session.close()
+
+
+def test_connections_are_closed_with_their_event_loop() -> None:
+    """Turns in memory may each have an event loop of their own, as ``asyncio.run`` makes them."""
+
+    async def take() -> aiohttp.ClientSession:
+        session = await provider_door._session()
+        assert await provider_door._session() is session
+        return session
+
+    sessions = [asyncio.run(take()) for _ in range(2)]
+    assert sessions[0] is not sessions[1]
+    assert all(session.closed for session in sessions)
+    loops = [weakref.ref(session._loop) for session in sessions]
+    del sessions
+    gc.collect()
+    assert [loop() for loop in loops] == [None, None]

@@ -7,6 +7,7 @@ from mcp_types import Tool
 
 from perdure.activities.mcp import servers
 from perdure.activities.mcp.failures import McpUnavailableError
+from perdure.activities.mcp.listing import Listing
 from perdure.activities.mcp.servers import LARGEST_DECLARATIONS, MOST_TOOLS, _admit_tools
 from tests.unit.activities.mcp_peers import peer, worker_of
 
@@ -43,9 +44,9 @@ async def test_the_filters_come_before_the_limits(tmp_path: Path) -> None:
     assert [tool.name for tool in _admit_tools(peer(pick=["tool_7"]), tools(30_000))] == ["tool_7"]
 
 
-def tools(count: int, size: int = 0) -> list[Tool]:
+def tools(count: int, size: int = 0) -> Listing:
     schema = {"type": "object", "properties": {"a": {"enum": ["x" * size]}}}
-    return [Tool(name=f"tool_{number}", input_schema=schema) for number in range(count)]
+    return Listing([Tool(name=f"tool_{number}", input_schema=schema) for number in range(count)])
 
 
 def test_as_many_tools_as_are_allowed_are() -> None:

@@ -2,83 +2,21 @@
 
 import asyncio
 import json
-import secrets
 import stat
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
-from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
-from perdure import HttpServerConfig, OAuthConfig
 from perdure.activities.mcp.failures import McpError, McpUnavailableError
 from perdure.activities.mcp.login import log_in
-from perdure.activities.mcp.oauth import LOGIN_PORT
 from tests.house import WAIT_SECONDS
-from tests.unit.activities.mcp_http import Web, older, web
-from tests.unit.activities.mcp_peers import Connected, worker_of
-
-
-class Login:
-    """An authorization server in front of an MCP server."""
-
-    def __init__(self, at: Web) -> None:
-        self.at = at
-        self.app: ASGIApp = at.server().streamable_http_app()
-        self.valid: set[str] = set()
-        self.refreshes = self.registrations = 0
-        self.refresh_token = ""
-        self.paths: list[str] = []
-        self.before: Callable[[], None] = lambda: None
-        self.refusal = Response(status_code=401, headers={"WWW-Authenticate": "Bearer"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        request = Request(scope, receive)
-        self.paths.append(request.url.path)
-        token = request.headers.get("authorization", "").removeprefix("Bearer ")
-        self.before()
-        if request.url.path == "/mcp" and token in self.valid:
-            await self.app(scope, receive, send)
-            return
-        await (await self._reply(request))(scope, receive, send)
-
-    async def _reply(self, request: Request) -> Response:
-        base, path = self.at.url, request.url.path
-        if path.startswith("/.well-known/oauth-protected-resource"):
-            return JSONResponse({"resource": f"{base}/mcp", "authorization_servers": [base]})
-        if path.startswith("/.well-known/"):
-            ends = {f"{name}_endpoint": f"{base}/oauth/{name}" for name in ("authorization", "token", "registration")}
-            more = {"response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"]}
-            return JSONResponse({"issuer": base, **ends, **more})
-        if path == "/oauth/registration":
-            self.registrations += 1
-            asked = await request.json()
-            return JSONResponse({**asked, "client_id": "us", "token_endpoint_auth_method": "none"}, 201)
-        if path == "/oauth/authorization":
-            back = {"code": "the-code", "state": request.query_params["state"], "iss": base}
-            return RedirectResponse(f"{request.query_params['redirect_uri']}?{urlencode(back)}")
-        if path == "/oauth/token":
-            return self._token(parse_qs((await request.body()).decode()))
-        return self.refusal
-
-    def _token(self, asked: dict[str, list[str]]) -> Response:
-        if asked["grant_type"] == ["refresh_token"]:
-            self.refreshes += 1
-            if asked["refresh_token"] != [self.refresh_token]:  # each is taken once
-                return JSONResponse({"error": "invalid_grant"}, 400)
-        token, self.refresh_token = secrets.token_hex(8), secrets.token_hex(8)
-        self.valid = {token}
-        return JSONResponse(
-            {"access_token": token, "token_type": "Bearer", "expires_in": 3600, "refresh_token": self.refresh_token}
-        )
+from tests.unit.activities.mcp_http import older, web
+from tests.unit.activities.mcp_logins import Login, config, own_port, person_logs_in, run_out, token_file, worker
 
 
 @pytest.fixture
@@ -88,39 +26,6 @@ async def login() -> AsyncIterator[Login]:
     app: ASGIApp = server
     async with at.serving(app):
         yield server
-
-
-def config(login: Login) -> HttpServerConfig:
-    return HttpServerConfig(name="web", url=f"{login.at.url}/mcp", oauth=OAuthConfig())
-
-
-@asynccontextmanager
-async def worker(login: Login, folder: Path) -> AsyncIterator[Connected]:
-    async with worker_of(config(login), folder=folder) as connected:
-        yield connected
-
-
-async def person_logs_in(login: Login, folder: Path) -> list[str]:
-    """Log in, with a browser that follows the page's redirect back to us; gives the pages that were shown."""
-    shown: list[str] = []
-    visits: list[asyncio.Task[httpx2.Response]] = []
-
-    async def visit(url: str) -> httpx2.Response:
-        async with httpx2.AsyncClient(follow_redirects=True) as browser:
-            return await browser.get(url)
-
-    def show(url: str) -> None:
-        shown.append(url)
-        visits.append(asyncio.create_task(visit(url)))
-
-    await log_in(config(login), {"PERDURE_MCP_FOLDER": str(folder / "mcp")}, show)
-    assert "logged in" in (await visits[0]).text
-    return shown
-
-
-def token_file(folder: Path) -> Path:
-    (file,) = (folder / "mcp" / "tokens").glob("*.json")
-    return file
 
 
 async def test_a_worker_asks_nobody_for_a_login(login: Login, tmp_path: Path) -> None:
@@ -196,33 +101,27 @@ async def test_tokens_that_another_worker_replaced_in_the_middle_of_a_request_ar
 
 async def test_only_what_comes_back_from_the_login_ends_it(login: Login, tmp_path: Path) -> None:
     """S-76: neither another page that the browser opens there, nor one that claims to be the login."""
-    back = f"http://127.0.0.1:{LOGIN_PORT}"
     answers: list[str] = []
 
     async def visit(url: str) -> None:
-        state = parse_qs(urlsplit(url).query)["state"][0]
+        query = parse_qs(urlsplit(url).query)
+        (state,), (callback,) = query["state"], query["redirect_uri"]
         async with httpx2.AsyncClient(follow_redirects=True) as browser:
             replies = [
-                await browser.get(f"{back}/favicon.ico?error=x&state={state}"),
-                await browser.get(f"{back}/callback?error=x"),
-                await browser.get(f"{back}/callback?code=x&state=another"),
-                await browser.post(f"{back}/callback?error=x&state={state}"),
+                await browser.get(f"{callback.removesuffix('/callback')}/favicon.ico?error=x&state={state}"),
+                await browser.get(f"{callback}?error=x"),
+                await browser.get(f"{callback}?code=x&state=another"),
+                await browser.post(f"{callback}?error=x&state={state}"),
                 await browser.get(url),
             ]
         answers.extend(reply.text for reply in replies)
 
     visits: list[asyncio.Task[None]] = []
     folder = {"PERDURE_MCP_FOLDER": str(tmp_path / "mcp")}
-    await log_in(config(login), folder, lambda url: visits.append(asyncio.create_task(visit(url))))
+    with own_port():
+        await log_in(config(login), folder, lambda url: visits.append(asyncio.create_task(visit(url))))
     await visits[0]
     assert answers == ["Nothing to see here."] * 4 + ["You are logged in; close this page."]
-
-
-def run_out(folder: Path) -> None:
-    """Have the tokens be too old."""
-    kept = json.loads(token_file(folder).read_text())
-    kept["expires_at"] = 1.0
-    token_file(folder).write_text(json.dumps(kept))
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -15,8 +15,8 @@ import pytest
 from perdure import HttpServerConfig, StdioServerConfig
 from perdure.activities.mcp import server as mcp_server
 from perdure.activities.mcp.failures import McpError
-from perdure.cli.server import find_free_port
 from perdure.contracts.errors import ReasonCode
+from perdure.local_ports import find_free_port
 from tests import npm_servers
 from tests.house import WAIT_SECONDS, eventually
 from tests.unit.activities.mcp_peers import worker_of

@@ -18,7 +18,7 @@ from perdure.activities.mcp.failures import (
     with_last_lines,
 )
 from perdure.activities.mcp.process import LONGEST_LINE, LONGEST_SECRET, StandardError
-from perdure.activities.tool_output import error_detail, text_of_exception
+from perdure.activities.toolbox.output import error_detail, text_of_exception
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.tools import ToolDeclaration
 from tests.unit.activities.mcp_peers import peer, worker_of

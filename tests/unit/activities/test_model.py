@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.activities.litellm_call import Answer, MissingKeyError, complete, require_key
-from perdure.activities.model_attempt import DeadlineExceededError, _wait_within
+from perdure.activities.models.attempt import DeadlineExceededError, _wait_within
+from perdure.activities.models.litellm_call import Answer, MissingKeyError, complete, require_key
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, faults, say
@@ -18,8 +18,10 @@ SWITCH = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
 
 ONE_CALL = """
 import asyncio
-from perdure.activities.litellm_call import complete
+from perdure.activities.models import provider_door
+from perdure.activities.models.litellm_call import complete
 from perdure.contracts.agents import AgentDefinition
+provider_door.PROVIDERS = frozenset()  # as for a provider that is called through litellm
 agent = AgentDefinition(name="a", model="openai/scripted")
 print(asyncio.run(complete(agent, [{"role": "user", "content": "hi"}])).text)
 """
@@ -28,7 +30,7 @@ TWO_CALLS = """
 import asyncio, litellm
 from litellm.integrations.custom_logger import CustomLogger
 from litellm.litellm_core_utils.litellm_logging import Logging
-from perdure.activities.litellm_call import complete
+from perdure.activities.models.litellm_call import complete
 from perdure.contracts.agents import AgentDefinition
 
 agent = AgentDefinition(name="a", model="openai/scripted")
@@ -70,7 +72,7 @@ async def test_a_log_record_of_a_call_is_made_for_a_tracer_only() -> None:
 
 
 @pytest.mark.parametrize(("switch", "with_sdk"), [(None, False), ("false", True)])
-async def test_a_call_goes_past_the_openai_sdk_unless_an_operator_says_otherwise(
+async def test_a_call_through_litellm_goes_past_the_openai_sdk_unless_an_operator_says_otherwise(
     switch: str | None, with_sdk: bool
 ) -> None:
     """The SDK walks every message through its types; its headers tell that it was used."""
@@ -130,3 +132,15 @@ def test_a_call_with_credentials_of_its_own_needs_no_variable_of_its_provider(
     monkeypatch.setenv("OWN_ID", "an id")
     monkeypatch.setenv("OWN_KEY", "a key")
     require_key(agent)
+
+
+async def test_a_call_of_gemini_does_not_send_the_others_through_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There litellm adds a callback of its own for good, which listens to nothing."""
+    for name in ("input_callback", "success_callback", "_async_success_callback"):
+        monkeypatch.setattr(f"litellm.{name}", ["cache"])
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
+    async with ScriptedProvider(Script(replies=(say("hello"),))) as provider:
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
+        await complete(AgentDefinition(name="a", model="openai/scripted"), [{"role": "user", "content": "hi"}])
+        (request,) = provider.requests
+    assert request.headers["user-agent"] == "perdure"

@@ -4,51 +4,24 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent
-from perdure.activities.agents import Definitions, TurnContexts
-from perdure.activities.mcp.servers import McpServers
-from perdure.activities.metrics import Metrics
-from perdure.activities.notifications import Notifications
-from perdure.activities.recordings import Recordings
-from perdure.activities.tool_runner import Bodies
-from perdure.activities.traces import Traces
-from perdure.activities.turns import TurnActivities
-from perdure.contracts.queues import Routing
+from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
 from perdure.store import Store
+from perdure.worker.app import Activities
+from tests.unit.activities.composed import activities_over
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 AGENT = Agent(name="helper", model="openai/scripted", instructions="Help.")
-
-
-def activities(store: Store, bodies: Bodies, agent: Agent = AGENT) -> TurnActivities:
-    return TurnActivities(
-        store=store,
-        agents={"helper": agent},
-        inline=None,
-        definitions=Definitions(store),
-        recordings=Recordings(mode="off", folder=None, store=store, secrets=frozenset()),
-        mcp=McpServers([AGENT], secrets=frozenset()),
-        metrics=Metrics(CollectorRegistry()),
-        search_attributes=False,
-        fail_workflows=False,
-        bodies=bodies,
-        contexts=TurnContexts(store, {}),
-        notifications=Notifications(store),
-        traces=Traces(),
-        secrets=frozenset(),
-        routing=Routing("perdure"),
-    )
 
 
 async def test_a_turn_opens_with_one_read_and_one_write(tmp_path: Path) -> None:
     asked: Counter[str] = Counter()
     bodies = Bodies(1)
 
-    async def opened(turns: TurnActivities, request_id: str, agent: str | None) -> OpenedTurn:
+    async def opened(turns: Activities, request_id: str, agent: str | None) -> OpenedTurn:
         asked.clear()
         request = OpenTurn(
             session="s", request=Continuation(agent=agent, prompt="go"), request_id=request_id, run_started_at=NOW
@@ -59,7 +32,7 @@ async def test_a_turn_opens_with_one_read_and_one_write(tmp_path: Path) -> None:
 
     url = f"sqlite:///{tmp_path / 'store.db'}"
     async with await Store.open(url, upgrade=True, observe=lambda name, _: asked.update([name])) as store:
-        turns = activities(store, bodies)
+        turns = activities_over(store, {"helper": AGENT}, bodies)
         for number, (request_id, agent) in enumerate([("r1", "helper"), ("r2", "helper"), ("r3", None)], start=1):
             assert (await opened(turns, request_id, agent)).turn == number
             closes = {"webhooks": 1} if number > 1 else {}  # the turn before, which nobody has ended
@@ -67,7 +40,9 @@ async def test_a_turn_opens_with_one_read_and_one_write(tmp_path: Path) -> None:
         assert (await opened(turns, "r2", "helper")).turn == 2
         assert asked == {"session_before": 1, "open_turn": 1, "webhooks": 1}
 
-        elsewhere = activities(store, bodies)  # a worker that has opened none of the session's turns
+        elsewhere = activities_over(
+            store, {"helper": AGENT}, bodies
+        )  # a worker that has opened none of the session's turns
         assert (await opened(elsewhere, "r4", None)).turn == 4
         assert asked == {"session_before": 1, "events_by_key": 1, "open_turn": 1, "webhooks": 1}
     bodies.close()
@@ -85,7 +60,7 @@ async def test_only_a_turn_with_a_limit_asks_for_a_slot_and_one_that_is_stopped_
 
     url = f"sqlite:///{tmp_path / 'store.db'}"
     async with await Store.open(url, upgrade=True, observe=lambda name, _: asked.update([name])) as store:
-        turns, environment = activities(store, bodies, limited), ActivityEnvironment()
+        turns, environment = activities_over(store, {"helper": limited}, bodies), ActivityEnvironment()
         await environment.run(turns.open_turn, opening("s"))
         assert asked == {"session_before": 1, "ask_for_slot": 1, "open_turn": 1}
         await environment.run(turns.open_turn, opening("t", stopped=True))

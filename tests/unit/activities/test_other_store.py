@@ -9,13 +9,14 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from perdure.activities.commit_turn import CommitTurnActivity
 from perdure.activities.compact import CompactActivity
 from perdure.activities.delegates import CollectActivity
 from perdure.activities.generate import GenerateActivity
 from perdure.activities.hooks import HooksActivity
 from perdure.activities.input_requests import PeopleActivity
+from perdure.activities.open_turn import OpenTurnActivity
 from perdure.activities.tools import ToolActivities
-from perdure.activities.turns import TurnActivities
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.budgets import Spent
 from perdure.contracts.generations import Compact, Generate
@@ -32,7 +33,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CALL = CallTool(**STEP, call_id="c", definition="d")
 ASKED: dict[str, tuple[type[Any], str, object]] = {
     "open_turn": (
-        TurnActivities,
+        OpenTurnActivity,
         "open_turn",
         OpenTurn(session="s", request=Continuation(prompt="go", store=ELSEWHERE), request_id="r", run_started_at=NOW),
     ),
@@ -51,7 +52,7 @@ ASKED: dict[str, tuple[type[Any], str, object]] = {
     ),
     "a tool": (ToolActivities, "call_tool", [RawValue(CONVERTER.to_payload(CALL))]),
     "commit_turn": (
-        TurnActivities,
+        CommitTurnActivity,
         "commit_turn",
         CommitTurn(
             session="s",
@@ -68,11 +69,11 @@ ASKED: dict[str, tuple[type[Any], str, object]] = {
 
 @pytest.mark.parametrize("name", ASKED)
 async def test_the_activity_is_left_to_workers_on_the_turns_store(name: str) -> None:
-    """It has nothing but its store here: whatever else it touched first would not be there."""
+    """It has nothing but its store and its secrets here: whatever else it touched first would not be there."""
     kind, method, request = ASKED[name]
     async with await Store.open("sqlite://", upgrade=True) as store:
         activities: Any = object.__new__(kind)
-        activities._store = store
+        activities._store, activities._secrets = store, frozenset()
         environment = ActivityEnvironment()
         environment.payload_converter = CONVERTER
         body: Callable[[Any], Any] = getattr(activities, method)

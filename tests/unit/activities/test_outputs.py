@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from perdure import File, Image
-from perdure.activities.tool_output import artifacts_of, read
+from perdure.activities.toolbox.output import artifacts_of, read
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import MAX_BYTES
 from perdure.contracts.tools import CallTool
@@ -80,7 +80,7 @@ READ: dict[str, tuple[object, str]] = {
 async def test_a_value_is_read_as_text_or_as_json(kind: str) -> None:
     """S-25: no JSON type, and none of those that people return, is refused."""
     value, text = READ[kind]
-    assert await read(value, "c1") == CallResult(text)
+    assert read(value, "c1") == CallResult(text)
 
 
 def loop() -> object:
@@ -111,17 +111,17 @@ async def test_a_value_without_a_json_form_is_refused_with_its_cause(kind: str) 
     """S-25: tool.invalid_output."""
     make, cause = REFUSED[kind]
     with pytest.raises(InvalidOutputError) as refused:
-        await read(make(), "c1")
+        read(make(), "c1")
     assert cause in str(refused.value)
 
 
 async def test_ten_megabytes_are_read_whole() -> None:
-    assert len((await read("x" * 10_000_000, "c1")).text) == 10_000_000
-    assert len((await read({"x": "x" * 10_000_000}, "c1")).text) == 10_000_008
+    assert len((read("x" * 10_000_000, "c1")).text) == 10_000_000
+    assert len((read({"x": "x" * 10_000_000}, "c1")).text) == 10_000_008
 
 
 async def test_an_image_leaves_one_line_with_media_type_size_and_handle() -> None:
-    result = await read(Image(PNG), "c1")
+    result = read(Image(PNG), "c1")
     assert result.text == "[image, image/png, 6 bytes: artifact art_c1_1]"
     assert [(attachment.media_type, attachment.data) for attachment in result.attachments] == [("image/png", PNG)]
 
@@ -129,7 +129,7 @@ async def test_an_image_leaves_one_line_with_media_type_size_and_handle() -> Non
 async def test_a_list_with_text_images_and_files_is_read_part_by_part() -> None:
     parts = ["two of them:", Image(PNG, "image/jpeg"), File("my\nplan.pdf", b"%PDF", "application/pdf"), {"n": 1}]
     for value in (parts, tuple(parts)):
-        assert (await read(value, "c1")).text.splitlines() == [
+        assert (read(value, "c1")).text.splitlines() == [
             "two of them:",
             "[image, image/jpeg, 6 bytes: artifact art_c1_1]",
             "[file my plan.pdf, application/pdf, 4 bytes: artifact art_c1_2]",
@@ -140,8 +140,8 @@ async def test_a_list_with_text_images_and_files_is_read_part_by_part() -> None:
 async def test_an_image_inside_a_value_leaves_its_line_there() -> None:
     """Also beside broken text, where the value is written twice."""
     inside = Point(x=1, of=[Image(PNG)])
-    assert (await read(inside, "c1")).text == '{"x":1,"of":["[image, image/png, 6 bytes: artifact art_c1_1]"]}'
-    result = await read({"a": Image(PNG), "b": "\ud83d"}, "c1")
+    assert (read(inside, "c1")).text == '{"x":1,"of":["[image, image/png, 6 bytes: artifact art_c1_1]"]}'
+    result = read({"a": Image(PNG), "b": "\ud83d"}, "c1")
     assert (result.text.count("art_c1_1"), len(result.attachments)) == (1, 1)
 
 
@@ -154,15 +154,15 @@ async def test_a_file_over_the_limit_is_refused_and_no_more_of_it_is_read(tmp_pa
     with pytest.raises(
         InvalidOutputError, match=r"file large.bin has more than 10,000,000 bytes, the most an artifact"
     ):
-        await read(file, "c1")
-    assert (await read(Image(bytes(MAX_BYTES)), "c1")).attachments[0].data == bytes(MAX_BYTES)
+        read(file, "c1")
+    assert (read(Image(bytes(MAX_BYTES)), "c1")).attachments[0].data == bytes(MAX_BYTES)
 
 
 async def test_all_files_of_a_call_together_have_a_limit() -> None:
     most = MAX_ALL_BYTES // MAX_BYTES
-    assert len((await read([Image(bytes(MAX_BYTES))] * most, "c1")).attachments) == most
+    assert len((read([Image(bytes(MAX_BYTES))] * most, "c1")).attachments) == most
     with pytest.raises(InvalidOutputError, match=r"the images and files of one call are 60,000,000 bytes, at most 50,"):
-        await read([Image(bytes(MAX_BYTES))] * (most + 1), "c1")
+        read([Image(bytes(MAX_BYTES))] * (most + 1), "c1")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_texts_are_kept_as_texts_without_known_secrets_and_all_else_byte_f
         *(Image(PNG), File("a.csv", "ü,sk-secret", "text/csv"), File("b.json", b"\xff", "application/json")),
         File("c.svg", b"<svg/>", "image/svg+xml"),
     ]
-    (image, text, broken, drawing) = await artifacts_of(CALL, (await read(found, "c1")).attachments, {"sk-secret"})
+    (image, text, broken, drawing) = await artifacts_of(CALL, (read(found, "c1")).attachments, {"sk-secret"})
     assert (image.media_type, image.data) == ("image/png;base64", PNG)
     assert (text.id, text.session, text.media_type, text.text) == ("art_c1_2", "s", "text/csv", "ü,***")
     assert (broken.media_type, base64.b64decode(broken.text)) == ("application/json;base64", b"\xff")
@@ -210,6 +210,6 @@ async def test_a_secret_in_binary_data_becomes_stars_and_all_around_it_stays_in_
     secret = HOLDING[spelling]
     data = PNG + secret + b"\xff" + secret + b"\x07end"
     found = [Image(data), File("a", data), File("b.txt", data, "text/plain")]
-    kept = await artifacts_of(CALL, (await read(found, "c1")).attachments, {SECRET, "PNG"})
+    kept = await artifacts_of(CALL, (read(found, "c1")).attachments, {SECRET, "PNG"})
     stars = b"*" * len(secret)
     assert [attachment.data for attachment in kept] == [PNG + stars + b"\xff" + stars + b"\x07end"] * 3

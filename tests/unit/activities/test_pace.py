@@ -11,9 +11,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent
-from perdure.activities import pace
-from perdure.activities.metrics import Metrics
-from perdure.activities.pace import Gate, Gates, Waiting, wait_for
+from perdure.activities.models import pace
+from perdure.activities.models.pace import Gate, Gates, Waiting, wait_for
+from perdure.activities.telling.metrics import Metrics
 from perdure.llm.pace import Sent
 
 Told = Callable[[Waiting], Awaitable[None]]
@@ -52,7 +52,7 @@ async def limited(gate: Gate, calls: int = 40, retry_after: float | None = None)
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities import tool_runner
 from perdure.activities.heartbeat import keep_beating
-from perdure.activities.tool_runner import Progress
+from perdure.activities.toolbox import runner
+from perdure.activities.toolbox.runner import Progress
 from perdure.contracts.events import NewEvent, ToolProgress
 from perdure.contracts.tools import CallTool
 from perdure.store import Store, StoreUnavailableError
@@ -76,7 +76,7 @@ async def test_the_first_report_is_written_at_once_and_the_last_with_the_result(
 
 
 async def test_what_is_reported_meanwhile_is_one_event_of_the_next_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_runner, "PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "PROGRESS_SECONDS", 0.05)
     log = Log()
 
     async def test(reports: Progress) -> None:
@@ -104,7 +104,7 @@ async def test_a_body_on_a_thread_of_its_own_may_report() -> None:
 
 
 async def test_a_store_that_is_away_costs_the_body_nothing_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_runner, "PROGRESS_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "PROGRESS_SECONDS", 0.05)
     log = Log(StoreUnavailableError("away"), StoreUnavailableError("away"), True)
 
     async def test(reports: Progress) -> None:
@@ -169,6 +169,6 @@ async def test_a_message_is_one_short_line_without_secrets() -> None:
         (last,) = reports.take_last()
         assert isinstance(last.event, ToolProgress)
         assert last.event.message.startswith("with ***, half \ufffd xxx")
-        assert len(last.event.message) == tool_runner.MESSAGE_CHARACTERS
+        assert len(last.event.message) == runner.MESSAGE_CHARACTERS
 
     await in_activity(log, test)

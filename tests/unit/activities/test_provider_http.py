@@ -7,11 +7,13 @@ import sys
 import zlib
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
-from perdure.activities import litellm_call
-from perdure.activities.failures import cause_chain, facts_of
-from perdure.activities.provider_http import LARGEST_ERROR
+from perdure.activities.models import litellm_call, provider_http
+from perdure.activities.models.failures import cause_chain, facts_of
+from perdure.activities.models.provider_reading import LARGEST_ERROR
+from perdure.activities.models.provider_replies import RedirectedError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.llm.failures import classify
@@ -33,7 +35,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
 
 
 def agent(way: Way, address: str) -> AgentDefinition:
-    anthropic = way is Way.ANTHROPIC
+    anthropic = way.speaks_anthropic
     name = "anthropic/scripted" if anthropic else "openai/scripted"
     base = address if anthropic else f"{address}/v1"
     return AgentDefinition(name="tester", model=name, generate_params={"api_base": base})
@@ -57,7 +59,7 @@ async def test_a_redirect_is_refused_and_nothing_goes_to_the_other_origin(way: W
         facts, requests = await met(way, faults.status(status, headers={"location": target}))
         assert (classify(facts), requests) == (ReasonCode.LLM_REQUEST_ERROR, 1)
         assert (other.connection_count, other.request_count) == (0, 0)
-        variable = "ANTHROPIC_BASE_URL" if way is Way.ANTHROPIC else "OPENAI_BASE_URL"
+        variable = "ANTHROPIC_BASE_URL" if way.speaks_anthropic else "OPENAI_BASE_URL"
         assert f"redirects to {other.anthropic_url}, " in facts.text
     assert "api_base" in facts.text
     assert variable in facts.text
@@ -147,7 +149,7 @@ async def test_a_packed_answer_is_read(way: Way, encoding: str) -> None:
         "usage": usage,
         **(
             {"type": "message", "content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
-            if way is Way.ANTHROPIC
+            if way.speaks_anthropic
             else {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
         ),
     }
@@ -176,3 +178,23 @@ async def test_litellms_other_transport_is_guarded_as_well(monkeypatch: pytest.M
             error = await error_of(Way.ANTHROPIC, provider.anthropic_url)
             assert (provider.request_count, other.connection_count) == (1, 0)
     assert classify(facts_of(error, datetime.now(UTC))) == ReasonCode.LLM_REQUEST_ERROR
+
+
+ASKED = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}
+
+
+async def test_a_client_in_a_thread_follows_no_redirect_within_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """litellm calls a few providers so. Outside of a model call the client is an agent's own, and left alone."""
+    async with ScriptedProvider(always=faults.status(500)) as other:
+        redirect = faults.status(307, headers={"location": other.anthropic_url})
+        async with ScriptedProvider(always=redirect) as provider:
+            with (
+                provider_http.guard_exchange(),
+                httpx.Client(follow_redirects=True) as client,
+                pytest.raises(RedirectedError, match=other.anthropic_url),
+            ):
+                await asyncio.to_thread(client.post, f"{provider.url}/chat/completions", json=ASKED)
+            assert (provider.request_count, other.connection_count) == (1, 0)
+            with httpx.Client(follow_redirects=True) as client:
+                await asyncio.to_thread(client.post, f"{provider.url}/chat/completions", json=ASKED)
+            assert other.connection_count == 1

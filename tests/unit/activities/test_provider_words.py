@@ -43,6 +43,20 @@ LONG_PROMPTS: tuple[tuple[str, int, JsonValue], ...] = (
             code="invalid_parameter_error",
         ),
     ),
+    ("a limit of the model's", 400, error("Your request exceeded the model's token limit", type="x")),
+    ("a limit in words", 400, error("This model only supports up to 32,768 tokens, and your request has 40,000")),
+    (
+        "Vertex, newer",
+        400,
+        error("Unable to submit request because the input token count is 9 but model only supports up to 8"),
+    ),
+    ("Nova", 400, {"message": "Input Tokens Exceeded: Number of input tokens exceeds maximum length."}),
+    ("AI21", 422, {"detail": "Prompt has too many tokens"}),
+    (
+        "SambaNova, sequence",
+        400,
+        error("The prompt is 20000 tokens long, but the maximum supported sequence length is just 4096!"),
+    ),
     ("Copilot", 400, error("prompt token count of 138898 exceeds the limit of 64000", code="")),
     ("Copilot's code", 400, error("no", code="model_max_prompt_tokens_exceeded")),
     (
@@ -164,7 +178,34 @@ OTHERS: dict[str, Said] = {
     ),
     "Groq, spend": Said(400, error("no", code="blocked_api_access"), R.LLM_QUOTA_EXHAUSTED),
     "DashScope, arrears": Said(400, error("Access denied", type="Arrearage", code="Arrearage"), R.LLM_QUOTA_EXHAUSTED),
+    "Groq, spend in words": Said(
+        400, error("The spend limit of your organization has been reached", type="x"), R.LLM_QUOTA_EXHAUSTED
+    ),
+    "Groq, spend at once": Said(
+        429, error("Your organization reached its spending cap.", type="x"), R.LLM_QUOTA_EXHAUSTED
+    ),
+    "Fireworks": Said(
+        412,
+        error("Account x is suspended, possibly due to reaching the monthly spending limit or failure to pay"),
+        R.LLM_QUOTA_EXHAUSTED,
+    ),
+    "Zhipu, without its code": Said(429, error("余额不足或无可用资源包,请充值。", type="x"), R.LLM_QUOTA_EXHAUSTED),
+    "of this hour": Said(429, error("You hit your usage limit. Try again in 5 hours."), R.LLM_RATE_LIMITED),
     # A policy.
+    "OpenAI, safety": Said(
+        400,
+        error("Your request was rejected as a result of our safety system: content_policy_violation", type="x"),
+        R.LLM_CONTENT_FILTERED,
+    ),
+    "OpenAI, by its code": Said(
+        400, error("Your request was rejected (content_policy_violation)", type="x"), R.LLM_CONTENT_FILTERED
+    ),
+    "Vertex, practices": Said(
+        400,
+        error("The prompt contains sensitive words that violate Google's Responsible AI practices.", code=400),
+        R.LLM_CONTENT_FILTERED,
+    ),
+    "MiniMax, sensitive": Said(400, error("input new_sensitive (1026)", type="x"), R.LLM_CONTENT_FILTERED),
     "OpenAI, flagged": Said(
         400,
         error("Invalid prompt: your prompt was flagged as potentially violating our usage policy.", code="x"),
@@ -204,6 +245,10 @@ OTHERS: dict[str, Said] = {
     "throttling": Said(400, error("ThrottlingException: Too many tokens, please wait"), R.LLM_REQUEST_ERROR),
     "key parameter": Said(400, error("the tool parameter api_key is required"), R.LLM_REQUEST_ERROR),
     "key field": Said(422, error("missing required field api_key"), R.LLM_REQUEST_ERROR),
+    "policy value": Said(400, error("content_policy_violation is no valid finish"), R.LLM_REQUEST_ERROR),
+    "policy field": Said(400, error("rejected: safety_settings is no field"), R.LLM_REQUEST_ERROR),
+    "limit of the answer": Said(400, error("max_tokens exceeds the model's token limit"), R.LLM_REQUEST_ERROR),
+    "tools of a model": Said(400, error("the model is not supported with tools"), R.LLM_REQUEST_ERROR),
     "filter value": Said(400, error("content_filter is no valid finish"), R.LLM_REQUEST_ERROR),
     "billing address": Said(400, error("check your billing address"), R.LLM_REQUEST_ERROR),
     "rate limit field": Said(400, error("the field rate limit is not allowed here"), R.LLM_REQUEST_ERROR),
@@ -218,6 +263,76 @@ UNKNOWN_MODELS: dict[str, JsonValue] = {
     "Groq's code": error("no", code="model_decommissioned"),
     "OpenAI's code": error("no", code="model_not_found"),
     "Z.ai": error("Model does not exist, please check the model code", code="1211"),
+}
+
+
+IN_A_200: dict[str, tuple[JsonValue, ReasonCode, int | None, str]] = {
+    # No other field of an answer is there, so what is there is the error.
+    "detail": ({"detail": "Rate limit exceeded, slow down"}, R.LLM_RATE_LIMITED, None, "slow down"),
+    "message": ({"message": "Your account has insufficient balance"}, R.LLM_QUOTA_EXHAUSTED, None, "balance"),
+    "words": ({"error": "Incorrect API key provided: x"}, R.LLM_AUTH_ERROR, None, "Incorrect API key"),
+    "words and a status": ({"error": "Go away", "code": 429}, R.LLM_RATE_LIMITED, 429, "Go away"),
+    "name and words": (
+        {"error": "context_length_exceeded", "error_description": "No"},
+        R.LLM_CONTEXT_OVERFLOW,
+        None,
+        "No [context_length_exceeded]",
+    ),
+    "details": (
+        {"detail": [{"loc": ["body", "messages"], "msg": "field required", "type": "value_error.missing"}]},
+        R.LLM_REQUEST_ERROR,
+        422,
+        "body.messages: field required",
+    ),
+    "details in words": ({"detail": ["no such field"]}, R.LLM_REQUEST_ERROR, 422, "no such field"),
+    "errors": ({"errors": [{"message": "prompt is too long", "code": "x"}]}, R.LLM_CONTEXT_OVERFLOW, None, "too long"),
+    "MiniMax": (
+        {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}},
+        R.LLM_QUOTA_EXHAUSTED,
+        None,
+        "insufficient balance",
+    ),
+    "Zhipu": ({"msg": "nothing there", "code": "1211"}, R.LLM_REQUEST_ERROR, None, "nothing there"),
+    "problem": ({"title": "Slower", "status": 429}, R.LLM_RATE_LIMITED, 429, "Slower"),
+    "flag": ({"error": True, "message": "Content Exists Risk"}, R.LLM_CONTENT_FILTERED, None, "Risk"),
+    "vLLM": ({"object": "error", "message": "no", "code": 404}, R.LLM_REQUEST_ERROR, 404, "no"),
+    "list": ([{"error": {"code": 429, "message": "quota"}}], R.LLM_RATE_LIMITED, 429, "quota"),
+    "error without a message": ({"error": {"detail": "no such field", "code": "400"}}, R.LLM_REQUEST_ERROR, 400, "no"),
+    "unknown": ({"detail": "something odd"}, R.LLM_NETWORK_ERROR, None, "something odd"),
+    "NestJS": ({"message": ["model must be a text"], "statusCode": 400}, R.LLM_REQUEST_ERROR, 400, "must be a text"),
+    "NestJS with a title": (
+        {"message": ["model must be a text"], "statusCode": 400, "error": "Bad Request"},
+        R.LLM_REQUEST_ERROR,
+        400,
+        "must be a text",
+    ),
+    "Rails": ({"errors": {"model": ["is unknown", "is short"]}}, R.LLM_REQUEST_ERROR, 422, "model: is unknown"),
+    "ASP.NET": (
+        {"title": "Errors occurred.", "status": 400, "errors": {"model": ["is unknown"]}},
+        R.LLM_REQUEST_ERROR,
+        400,
+        "model: is unknown",
+    ),
+    "Django": ({"non_field_errors": ["no such field"]}, R.LLM_REQUEST_ERROR, 422, "no such field"),
+    "errors in words": ({"errors": ["too short", "too odd"]}, R.LLM_REQUEST_ERROR, 422, "too short; too odd"),
+    "error as a list": ({"error": ["no such field"]}, R.LLM_REQUEST_ERROR, 422, "no such field"),
+    "Apigee": (
+        {"fault": {"faultstring": "Rate limit exceeded", "detail": {"errorcode": "policies.ratelimit"}}},
+        R.LLM_RATE_LIMITED,
+        None,
+        "Rate limit exceeded",
+    ),
+    "AWS in XML's words": (
+        {"Error": {"Code": "x", "Message": "prompt is too long"}},
+        R.LLM_CONTEXT_OVERFLOW,
+        None,
+        "long",
+    ),
+    "error in an error": ({"error": {"error": {"message": "slow", "code": 429}}}, R.LLM_RATE_LIMITED, 429, "slow"),
+    "error in a detail": ({"detail": {"error": {"message": "slow", "code": 429}}}, R.LLM_RATE_LIMITED, 429, "slow"),
+    "error in a response": ({"response": {"error": {"message": "slow", "code": 429}}}, R.LLM_RATE_LIMITED, 429, "slow"),
+    "message in an object": ({"error": {"message": {"text": "odd", "code": 429}}}, R.LLM_RATE_LIMITED, 429, "odd"),
+    "a field that nobody knows": ({"utterance": "come back later"}, R.LLM_INVALID_RESPONSE, None, "come back later"),
 }
 
 
@@ -249,3 +364,18 @@ async def test_a_model_that_is_not_there_is_known_also_from_a_400(way: Way, name
     """S-02: so that a fallback is asked."""
     facts, _ = await met(way, faults.status(400, body=UNKNOWN_MODELS[name]))
     assert (classify(facts), class_of(facts), facts.status) == (R.LLM_REQUEST_ERROR, "NotFoundError", 400)
+
+
+@pytest.mark.parametrize("name", IN_A_200)
+async def test_an_error_in_a_200_keeps_its_words_wherever_it_stands(way: Way, name: str) -> None:
+    """S-02 S-13: it has the code that the same words have under ``error``, and is no reply of another shape."""
+    body, code, status, words = IN_A_200[name]
+    facts, requests = await met(way, faults.status(200, body=body))
+    assert (classify(facts), requests) == (code, 1)
+    assert status in {None, facts.status}
+    assert words in facts.text
+
+
+async def test_a_page_in_a_200_keeps_its_words(way: Way) -> None:
+    facts, _ = await met(way, faults.page(200))
+    assert "<h1>200</h1>" in facts.text

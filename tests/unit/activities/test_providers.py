@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.litellm_call import complete
-from perdure.activities.provider_messages import add_cache_marks
+from perdure.activities.models.litellm_call import complete
+from perdure.activities.models.provider_messages import add_cache_marks
 from perdure.contracts.agents import AgentDefinition
 from perdure.testing import Script, ScriptedProvider, say
 

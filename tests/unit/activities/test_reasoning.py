@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from perdure.activities import litellm_call
-from perdure.activities.litellm_call import Answer
-from perdure.activities.provider_messages import MOST_BYTES
-from perdure.activities.record_answer import step_of
+from perdure.activities.models import litellm_call
+from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.reasoning import MOST_BYTES
+from perdure.activities.models.record_answer import step_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.generations import Generate
 from perdure.contracts.messages import Message, ToolMessage, UserMessage
@@ -71,7 +71,7 @@ def _address(name: str, provider: ScriptedProvider) -> str:
         ("together_ai/some/model", {"reasoning_content": "I look first."}),
         ("openrouter/anthropic/claude-sonnet-4.5", {"reasoning_details": DETAILS}),
         ("anthropic/claude-sonnet-4-5", {"thinking_blocks": [SIGNED]}),
-        ("openai/gpt-5", {}),
+        ("openai/gpt-5", THOUGHT),  # an address of the author's own
         ("mistral/magistral-medium-latest", {}),
         ("xai/grok-4", {}),
     ],

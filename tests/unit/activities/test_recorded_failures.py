@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Compaction, HookRule, Retry, RetryPolicy, tool
+from perdure.activities import heartbeat
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import CompactionEvent, GenerationError, GenerationRetry, NewEvent
 from perdure.llm.compaction import INSTRUCTIONS
 from perdure.store import Store
-from perdure.testing import ChatRequest, Reply, Script, call, faults, say
-from perdure.testing.in_memory import InMemoryRun, run_in_memory
+from perdure.testing import ChatRequest, InMemoryRun, Reply, Script, call, faults, run_in_memory, say
 
 QUICK = RetryPolicy(max_retries=1, jitter=timedelta(0))
 PRICES: dict[str, Any] = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.01}
@@ -131,6 +131,7 @@ async def test_the_attempt_after_a_lost_one_ends_as_that_one_did_and_calls_no_mo
                 raise MemoryError
 
     monkeypatch.setattr(Store, "append_events", append_and_die)
+    monkeypatch.setattr(heartbeat, "_end_of", lambda error, **_: error)  # no code runs in a process that is gone
     assert await read(await play()) == calm
     assert lost
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perdure.activities.litellm_call import Answer
+from perdure.activities.models.litellm_call import Answer
 from perdure.activities.recordings import CallRecording, FixtureMissingError, RecordingError, Recordings
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
@@ -351,6 +352,19 @@ async def test_two_workers_may_write_one_recording_at_once(store: Store, tmp_pat
     names = sorted(path.name for path in tmp_path.rglob("*") if path.is_file() and "store.db" not in path.name)
     assert (len(names), names[-1]) == (2, "recording.json")
     assert RecordingInfo.model_validate_json((tmp_path / "demo" / "recording.json").read_bytes()).agent == "tester"
+
+
+async def test_a_recording_is_its_owners_alone(store: Store, tmp_path: Path) -> None:
+    """It holds a conversation in plain text."""
+    recordings = worker(store, tmp_path / "new", "record")
+    before = os.umask(0o022)
+    try:
+        await recordings.open("demo", "tester")
+        await recordings.answer(AGENT, PROMPT, Provider())
+    finally:
+        os.umask(before)
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert {(path.is_dir(), path.stat().st_mode & 0o777) for path in made} == {(True, 0o700), (False, 0o600)}
 
 
 async def test_a_recording_is_one_agents(store: Store, tmp_path: Path) -> None:

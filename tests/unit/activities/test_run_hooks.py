@@ -8,15 +8,15 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent, hook
-from perdure.activities.agents import Definitions, TurnContexts
-from perdure.activities.hooks import MISSING_HOOK_RETRY, PAGE, HooksActivity
-from perdure.activities.tool_runner import Bodies
+from perdure.activities.hooks import MISSING_HOOK_RETRY, PAGE
+from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.events import AgentEnd, DelegateEnd, ToolProgress
 from perdure.contracts.hooks import Boundary, RunHooks
 from perdure.contracts.turns import StopReason
 from perdure.store import Store
 from perdure.workflows import options
+from tests.unit.activities.composed import activities_over
 from tests.unit.store.given import SESSION, new_event, opening
 
 
@@ -34,14 +34,7 @@ async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_en
     bodies = Bodies(1)
     async with await Store.open("sqlite:///:memory:", upgrade=True) as store:
         await store.register_agents([agent.definition])
-        reacting = HooksActivity(
-            store=store,
-            agents={},
-            definitions=Definitions(store),
-            bodies=bodies,
-            contexts=TurnContexts(store, {}),
-            secrets=frozenset(),
-        )
+        reacting = activities_over(store, {}, bodies)
         asked = RunHooks(
             session="s",
             turn=1,
@@ -88,14 +81,7 @@ async def test_a_hook_hears_of_a_long_step_in_whose_middle_an_earlier_one_was_to
         events = [new_event(f"{step.progress}", step, step=2) for step in steps]
         events.insert(len(events) + 1 - late, new_event("1/c0/delegate_end", ended))
         await store.append_events(SESSION, [new_event("first"), *events])
-        reacting = HooksActivity(
-            store=store,
-            agents={"helper": agent},
-            definitions=Definitions(store),
-            bodies=bodies,
-            contexts=TurnContexts(store, {}),
-            secrets=frozenset(),
-        )
+        reacting = activities_over(store, {"helper": agent}, bodies)
         asked = RunHooks(
             session=SESSION,
             turn=1,

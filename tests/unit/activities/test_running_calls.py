@@ -8,8 +8,8 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities import tool_claims
-from perdure.activities.tool_claims import RunningCalls
+from perdure.activities.toolbox import claims
+from perdure.activities.toolbox.claims import RunningCalls
 
 LOST = ActivityCancellationDetails(not_found=True)
 LATE = ActivityCancellationDetails(timed_out=True)
@@ -41,7 +41,7 @@ class Call:
 
     async def has_attempts(self, count: int) -> None:
         """Wait until so many attempts wait for the call."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while self.running._running["first"].attempts != count:
                 await asyncio.sleep(0.001)
 
@@ -70,7 +70,7 @@ class Attempt:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_claims, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(claims, "LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ async def test_a_call_that_another_process_has_taken_over_is_ended(call: Call) -
 
 
 async def test_a_call_that_nobody_comes_to_wait_for_is_ended(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_claims, "HEIR_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "HEIR_SECONDS", 0.05)
     first = Attempt(call.first)
     await call.began.wait()
     await first.cancelled(LOST)
@@ -181,6 +181,6 @@ async def test_a_call_that_nobody_comes_to_wait_for_is_ended(call: Call, monkeyp
 
 
 async def _became(call: Call, what: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while call.became != what:
             await asyncio.sleep(0.01)

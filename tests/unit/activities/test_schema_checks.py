@@ -8,9 +8,9 @@ import pytest
 from mcp_types import CallToolResult, Tool
 
 from perdure import schema_checks
-from perdure.activities.litellm_call import Answer
-from perdure.activities.mcp.results import check_output
-from perdure.activities.record_answer import step_of
+from perdure.activities.mcp.results import mark_unstructured
+from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.record_answer import step_of
 from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
@@ -49,7 +49,8 @@ async def test_a_schema_that_takes_for_ever_is_given_up(schema: dict[str, Any]) 
     with pytest.raises(GivenUpError):
         problem(schema, VALUE)
     tool = Tool(name="evil", input_schema={"type": "object"}, output_schema=schema)
-    await check_output(tool, CallToolResult(content=[], structured_content=VALUE))
+    result = CallToolResult(content=[], structured_content=VALUE)
+    assert await mark_unstructured(tool, result) == result
 
 
 @pytest.mark.parametrize(

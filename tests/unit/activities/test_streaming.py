@@ -4,23 +4,28 @@ On every way that litellm has to a provider, against a real HTTP server that str
 """
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from perdure import Agent
-from perdure.activities import litellm_call, provider_http
-from perdure.activities.failures import facts_of
-from perdure.activities.litellm_call import Answer
-from perdure.activities.provider_replies import UnusableAnswerError
+from perdure.activities.models import limits, litellm_call, provider_reading
+from perdure.activities.models.failures import facts_of
+from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.provider_replies import UnusableAnswerError
+from perdure.activities.models.wires import CHAT
 from perdure.contracts.agents import AgentDefinition, ToolMode
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.tools import ToolDeclaration
+from perdure.llm.compaction import CHARACTERS_PER_TOKEN
 from perdure.llm.failures import classify
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import call_in_text
 from tests.memory import Run
-from tests.unit.activities.calls import KEY, NOW, Way, take, warm_up
+from tests.unit.activities.calls import KEY, NOW, Sink, Way, take, warm_up
 
 TEXT = "Hello big wide world, how are you"
 
@@ -61,31 +66,6 @@ REPLIES: dict[str, Reply] = {
 }
 
 
-class Sink:
-    """Keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.thoughts: list[str] = []
-        self.calls: dict[int, tuple[str, int]] = {}
-        self.begun: list[bool] = []
-        self.came = asyncio.Event()
-
-    def begin(self, *, has_calls_in_text: bool) -> None:
-        self.begun.append(has_calls_in_text)
-
-    def text(self, piece: str) -> None:
-        self.texts.append(piece)
-        self.came.set()
-
-    def thinking(self, piece: str) -> None:
-        self.thoughts.append(piece)
-
-    def tool_call(self, index: int, name: str, characters: int) -> None:
-        before = self.calls.get(index, ("", 0))
-        self.calls[index] = (before[0] or name, before[1] + characters)
-
-
 @pytest.fixture(params=Way)
 async def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     taken: Way = request.param
@@ -94,15 +74,8 @@ async def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return taken
 
 
-@pytest.fixture(autouse=True)
-def _forget_what_streams() -> Iterator[None]:
-    litellm_call._WHOLE_ONLY.clear()
-    yield
-    litellm_call._WHOLE_ONLY.clear()
-
-
 def definition_of(way: Way, provider: ScriptedProvider, mode: ToolMode = "auto") -> AgentDefinition:
-    anthropic = way is Way.ANTHROPIC
+    anthropic = way.speaks_anthropic
     return AgentDefinition(
         name="tester",
         model="anthropic/claude-sonnet-4-5" if anthropic else "openai/gpt-4o",
@@ -166,7 +139,6 @@ async def test_calls_in_text_are_read_out_of_a_stream(way: Way, mode: ToolMode) 
 CUTS: dict[str, tuple[Fault, str]] = {
     "before the first piece": (faults.stream_cut(0), ""),
     "in the middle": (faults.stream_cut(3), "Hello big wide "),
-    "before usage": (faults.stream_without_usage(), TEXT),
     "without finish reason": (faults.stream_without_end(), TEXT),
     "stalled at once": (faults.stream_stall(0), ""),
     "stalled": (faults.stream_stall(2), "Hello big "),
@@ -176,7 +148,7 @@ CUTS: dict[str, tuple[Fault, str]] = {
 @pytest.mark.parametrize("name", CUTS)
 async def test_a_stream_that_is_not_whole_is_no_answer(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-15: litellm makes up a finish reason; the wire is asked for it instead."""
-    monkeypatch.setattr(provider_http, "STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(provider_reading, "STALLED_SECONDS", 0.5)
     fault, shown = CUTS[name]
     sink = Sink()
     async with ScriptedProvider(Script(replies=(say(TEXT),)), always=fault) as provider:
@@ -202,6 +174,25 @@ BROKEN: dict[str, tuple[Fault, ReasonCode]] = {
 }
 
 
+REFUSED_IN_THE_STREAM: dict[str, tuple[dict[str, str], ReasonCode]] = {
+    "key": ({"type": "authentication_error", "message": "invalid x-api-key"}, ReasonCode.LLM_AUTH_ERROR),
+    "request": ({"type": "invalid_request_error", "message": "roles must alternate"}, ReasonCode.LLM_REQUEST_ERROR),
+    "model": ({"type": "not_found_error", "message": "model: x"}, ReasonCode.LLM_REQUEST_ERROR),
+    "rate": ({"type": "rate_limit_error", "message": "slow down"}, ReasonCode.LLM_RATE_LIMITED),
+    "server": ({"type": "api_error", "message": "odd"}, ReasonCode.LLM_NETWORK_ERROR),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_IN_THE_STREAM)
+async def test_a_refusal_within_a_stream_has_the_code_of_one_before_it(way: Way, name: str) -> None:
+    """A key or a request that is wrong is not sent again."""
+    error, code = REFUSED_IN_THE_STREAM[name]
+    body = f"event: error\ndata: {json.dumps({'type': 'error', 'error': error})}\n\n"
+    fault = faults.status(200, headers={"content-type": "text/event-stream"}, body=body)
+    async with ScriptedProvider(Script(replies=(say(TEXT),)), always=fault) as provider:
+        assert await code_of(way, provider, Sink()) == code
+
+
 @pytest.mark.parametrize("name", BROKEN)
 async def test_other_failures_keep_their_codes(way: Way, name: str) -> None:
     """S-02: a stream changes nothing in what a refusal is called."""
@@ -210,9 +201,18 @@ async def test_other_failures_keep_their_codes(way: Way, name: str) -> None:
         assert await code_of(way, provider, Sink()) == code
 
 
-async def test_a_model_whose_streams_have_no_usage_is_asked_for_whole_answers_from_then_on(way: Way) -> None:
+async def test_a_stream_without_usage_is_the_answer_that_a_whole_one_without_usage_is(way: Way) -> None:
+    async with ScriptedProvider(Script(replies=(say(TEXT),)), always=faults.stream_without_usage()) as provider:
+        answer = await ask(definition_of(way, provider), sink := Sink())
+        assert [request.request.stream for request in provider.requests] == [True]
+    assert isinstance(answer, Answer)
+    assert (answer.text, "".join(sink.texts)) == (TEXT, TEXT)
+    assert (answer.usage.estimated, answer.usage.output_tokens) == (True, -(-len(TEXT) // CHARACTERS_PER_TOKEN))
+
+
+async def test_a_model_whose_streams_have_no_end_is_asked_for_whole_answers_from_then_on(way: Way) -> None:
     """Watching must not change a job's fate: the next try goes without a stream."""
-    reply = say(TEXT).after(faults.stream_without_usage())
+    reply = say(TEXT).after(faults.stream_without_end())
     async with ScriptedProvider(Script(replies=(reply,))) as provider:
         assert await code_of(way, provider, Sink()) == ReasonCode.LLM_STREAM_CUT
         answer = await ask(definition_of(way, provider), Sink())
@@ -236,12 +236,15 @@ async def test_a_cancelled_stream_closes_its_connection(way: Way) -> None:
 
 
 async def test_the_usage_of_a_cut_stream_is_paid(way: Way) -> None:
-    """Anthropic says at the beginning what it has read; of OpenAI's wire nothing is known."""
+    """Anthropic says at the beginning what it has read; of OpenAI's wire nothing is known, and all is estimated."""
     async with ScriptedProvider(Script(replies=(say(TEXT),)), always=faults.stream_cut(2)) as provider:
         failed = await ask(definition_of(way, provider), Sink())
     assert isinstance(failed, tuple)
-    known = way is Way.ANTHROPIC
-    assert bool(failed[2].usage.input_tokens) is known  # type: ignore[attr-defined]
+    paid = failed[2]
+    assert isinstance(paid, Paid)
+    assert paid.usage.input_tokens > 0
+    assert paid.usage.output_tokens > 1
+    assert paid.usage.estimated
 
 
 async def test_a_turn_in_memory_streams_too(run: Run) -> None:
@@ -258,3 +261,58 @@ async def test_a_turn_in_memory_streams_too(run: Run) -> None:
             plain["cost_usd"],
         )
         assert streamed["output"] == TEXT
+
+
+def test_a_model_is_asked_for_streams_again_after_a_while() -> None:
+    """One stream without an end must not take the preview from every follower until the worker's end."""
+    now = [1_000.0]
+    whole_only = limits.WholeOnly(lambda: now[0])
+    agent = AgentDefinition(name="a", model="openai/scripted", generate_params={"api_base": "http://one"})
+    elsewhere = AgentDefinition(name="a", model="openai/scripted", generate_params={"api_base": "http://two"})
+    whole_only.add(agent, "no end")
+    assert (whole_only.has(agent), whole_only.has(elsewhere)) == (True, False)
+    now[0] += limits.WHOLE_FOR.total_seconds()
+    assert not whole_only.has(agent)
+
+
+async def test_a_whole_answer_in_place_of_a_stream_is_taken_and_shown_as_one_piece(way: Way) -> None:
+    """A provider that ignores ``stream``: one request, and the next one asks for a stream again."""
+    sink, anthropic = Sink(), way.speaks_anthropic
+    text = {"type": "text", "text": TEXT}
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "input_tokens": 1, "output_tokens": 2}
+    message = {"type": "message", "model": "m", "content": [text], "stop_reason": "end_turn", "usage": usage}
+    choice = {"message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
+    body: Any = message if anthropic else {"choices": [choice], "usage": usage}
+    async with ScriptedProvider(always=faults.status(200, body=body)) as provider:
+        answers = [await ask(definition_of(way, provider), sink) for _ in range(2)]
+        assert provider.request_count == 2
+        assert [request.request.stream for request in provider.requests] == [True, True]
+    assert [isinstance(answer, Answer) and answer.text for answer in answers] == [TEXT, TEXT]
+    assert sink.texts == [TEXT, TEXT]
+
+
+async def test_other_jobs_have_their_turn_while_a_stream_is_read_that_has_come_at_once() -> None:
+    """20,000 pieces in one packet: beats and cancels of a worker's other calls go on."""
+    piece = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+    end = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}\n\n'
+
+    async def raw() -> AsyncIterator[bytes]:
+        yield piece * 20_000 + end
+
+    async def close() -> None: ...
+
+    turns, ended = 0, asyncio.Event()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while not ended.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(take_turns())
+    reply = provider_reading.HttpReply(200, {"content-type": "text/event-stream"}, raw(), close)
+    answered = await provider_reading.receive(CHAT, reply, Sink(), None)
+    ended.set()
+    await other
+    assert len(answered.text) == 20_000
+    assert turns > 300

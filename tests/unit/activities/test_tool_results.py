@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from perdure.activities.tool_claims import masked_values_of
-from perdure.activities.tool_output import error_detail
+from perdure.activities.toolbox.claims import masked_values_of
+from perdure.activities.toolbox.output import error_detail
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue
 from perdure.security.redaction import Hidden, without_hidden

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perdure.activities.failures import LONGEST_RAW_TEXT
-from perdure.activities.tool_output import TRACEBACK_CHARACTERS, traceback_of
+from perdure.activities.errors import LONGEST_RAW_TEXT
+from perdure.activities.toolbox.output import TRACEBACK_CHARACTERS, traceback_of
 
 SECRET = "hunter2-hunter2-hunter2"
 

@@ -110,6 +110,10 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
             "fallback_models: a/b: aws_secret_access_key would be stored",
         ),
         ({"colour": "red"}, "colour: there is no such setting; the settings are name, model, instructions"),
+        ({"max_step": 3}, "max_step: there is no such setting; did you mean 'max_steps'?"),
+        ({"system_prompt": "x"}, "system_prompt: there is no such setting; did you mean 'instructions'?"),
+        ({"output_type": str}, "output_type: there is no such setting; did you mean 'output_schema'?"),
+        ({"temperature": 0}, "temperature: there is no such setting; did you mean 'generate_params'?"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_in_one_line_with_its_name(
@@ -168,3 +172,10 @@ def test_a_retry_knob_out_of_range_is_refused(knob: dict[str, Any]) -> None:
     """B1 R4: all knobs are at least 0, and a cap below the base is a contradiction."""
     with pytest.raises(ValueError, match=next(iter(knob))):
         RetryPolicy(**knob)
+
+
+@pytest.mark.parametrize("name", ["run", "run_sync", "invoke"])
+def test_an_agent_is_no_thing_that_runs(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"an agent has no {name}; .*run_in_memory.*perdure run tester"):
+        getattr(agent(), name)
+    assert not hasattr(agent(), "nothing")

@@ -14,6 +14,7 @@ from perdure import (
     ApprovalRule,
     Budgets,
     HttpServerConfig,
+    OAuthConfig,
     RetryPolicy,
     StdioServerConfig,
 )
@@ -33,6 +34,22 @@ SECOND = timedelta(seconds=1)
             StdioServerConfig,
             {"name": "x", "command": "y", "pick": "z"},
             "pick: write a list of tool names, for example",
+        ),
+        (
+            OAuthConfig,
+            {"client_id": "us", "client_secret": "of our own"},
+            "client_secret: client_secret may not be written out; write '${NAME}' and set NAME in the worker's",
+        ),
+        (OAuthConfig, {"client_secret": "${A}"}, "client_secret belongs to a client; give its client_id too"),
+        (OAuthConfig, {"client_id": ""}, "client_id: String should have at least 1 character"),
+        (
+            OAuthConfig,
+            {"client_id": "us", "client_metadata_url": "https://us.example/client.json"},
+            "give client_id or client_metadata_url, not both",
+        ),
+        *(
+            (OAuthConfig, {"client_metadata_url": url}, f"client_metadata_url: client_metadata_url {url!r} cannot be a")
+            for url in ("http://us.example/c", "https://us.example", "https://us.example/", "https://a:b@c.example/d")
         ),
         (HttpServerConfig, {"name": "x", "url": "h"}, "url 'h' is none; write for example 'https://host/mcp'"),
         (
@@ -60,6 +77,17 @@ def test_a_mistake_is_one_line_with_the_class_the_field_and_the_cause(
     said = str(refusal.value)
     assert said.startswith(f"{getattr(make, '__name__', '')}: {message}")
     assert "\n" not in said
+
+
+def test_a_secret_of_a_client_is_not_repeated() -> None:
+    """S-52: whoever wrote it out reads how to refer to it, and no log repeats it."""
+    with pytest.raises(ValueError, match="client_secret") as refusal:
+        OAuthConfig(client_id="us", client_secret=SECRET)
+    assert SECRET not in str(refusal.value)
+    fields: Any = {"name": "x", "url": "https://host/mcp", "oauth": {"client_id": "us", "client_secret": SECRET}}
+    with pytest.raises(ValueError, match="client_secret") as refusal:
+        HttpServerConfig(**fields)
+    assert SECRET not in str(refusal.value)
 
 
 def test_what_may_be_a_credential_is_not_repeated() -> None:

@@ -8,6 +8,7 @@ import pytest
 from pydantic import Field, SecretStr
 
 from perdure import Secret, Setting, Tool, ToolContext, ToolDefinitionError, tool
+from perdure.agents.context import InvalidInputError
 from perdure.agents.environment import UnmetNeedError, from_environment, secrets_among
 from perdure.agents.parameters import takes_the_same
 from perdure.contracts.tools import ToolDeclaration
@@ -253,3 +254,23 @@ def test_data_in_a_schema_is_left_as_it_is() -> None:
     assert put.declaration.parameters["properties"] == {
         "page": {"additionalProperties": {"type": "string"}, "default": {"title": "none"}, "type": "object"}
     }
+
+
+@pytest.mark.parametrize(("given", "read"), [("5", 5), (5.0, 5), (5, 5), (True, 1)])
+def test_arguments_are_read_laxly_unless_a_parameter_is_strict(given: str | float, read: int) -> None:
+    """As docs/tools.md says."""
+
+    @tool
+    def lax(count: int) -> str:
+        return ""
+
+    @tool
+    def strict(count: Annotated[int, Field(strict=True)]) -> str:
+        return ""
+
+    assert lax.check_arguments({"count": given}) == {"count": read}
+    if type(given) is int:
+        assert strict.check_arguments({"count": given}) == {"count": 5}
+    else:
+        with pytest.raises(InvalidInputError, match="count: Input should be a valid integer"):
+            strict.check_arguments({"count": given})

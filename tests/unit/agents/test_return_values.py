@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from perdure import File, Image, tool
-from perdure.activities.tool_output import read
+from perdure.activities.toolbox.output import read
 from perdure.agents.context import InvalidOutputError, ToolDefinitionError
 
 PNG = b"\x89PNG\r\n"
@@ -108,9 +108,9 @@ def returning(annotation: Any) -> Any:
 async def test_what_fits_is_read_as_it_is_without_an_annotation(kind: str) -> None:
     """S-25: nothing is converted, no generator is used up."""
     annotation, make, text = FITS[kind]
-    result = await read(make(), "c1", returning(annotation).returns)
+    result = read(make(), "c1", returning(annotation).returns)
     assert result.text.startswith(text)
-    assert result == await read(make(), "c1") or result.attachments
+    assert result == read(make(), "c1") or result.attachments
 
 
 OUTSIDE: dict[str, tuple[Any, Callable[[], object], str]] = {
@@ -137,7 +137,7 @@ async def test_what_does_not_fit_is_refused_with_its_place_and_without_the_value
     """S-25: tool.invalid_output."""
     annotation, make, said = OUTSIDE[kind]
     with pytest.raises(InvalidOutputError) as refused:
-        await read(make(), "c1", returning(annotation).returns)
+        read(make(), "c1", returning(annotation).returns)
     assert str(refused.value).startswith("the function returned a value that does not fit its annotation ")
     assert said in str(refused.value)
     assert "s3cret" not in str(refused.value)
@@ -151,7 +151,7 @@ def leaving() -> Iterator[int]:
 async def test_a_generator_that_raises_is_bad_output_and_ends_no_process() -> None:
     """S-25: as it is without an annotation."""
     with pytest.raises(InvalidOutputError, match="the tool returned a generator that raised SystemExit: 3"):
-        await read(leaving(), "c1", returning(list[int]).returns)
+        read(leaving(), "c1", returning(list[int]).returns)
 
 
 def test_a_name_that_cannot_be_resolved_is_told_where_the_tool_is_declared() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from perdure import Agent, Delegate, HttpServerConfig, ToolDefinitionError, Toolset, hook, tool, tool_method
-from perdure.activities.tool_output import read
+from perdure.activities.toolbox.output import read
 from perdure.agents.context import InvalidOutputError
 from perdure.mcp_server import as_mcp
 
@@ -180,5 +180,5 @@ async def test_what_nobody_awaited_is_bad_output(kind: str, annotation: Any) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(InvalidOutputError, match="the tool ") as refused:
-            await read(make(), "c1", tool(body).returns)
+            read(make(), "c1", tool(body).returns)
     assert said in str(refused.value)

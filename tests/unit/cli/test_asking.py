@@ -94,7 +94,7 @@ async def test_a_question_stays_while_no_worker_can_say_whether_it_is_open(typed
     turn, client, notes = StatedTurn(status(question()), *[None] * 100), Taking(), list[str]()
     what = Asking(cast("Turn", turn), cast("Client", client), Terminal(notes.append, lambda: None, lambda _: None))
     what.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await turn.said_all.wait()
         assert notes == []
         await typed.put("yes")
@@ -110,7 +110,7 @@ async def test_a_question_that_others_have_answered_is_taken_back_and_the_next_o
     turn, notes = StatedTurn(status(question(1), question(2)), status(question(2))), list[str]()
     what = Asking(cast("Turn", turn), cast("Client", Taking()), Terminal(notes.append, lambda: None, lambda _: None))
     what.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await turn.said_all.wait()
         while not notes or capsys.readouterr().out != "? Sure?\n> ":
             await asyncio.sleep(0)
@@ -157,7 +157,7 @@ async def test_a_request_is_dealt_with_when_its_event_has_been_printed(
     turn, left = StatedTurn(status(question())), asyncio.Event()
     what = Asking(cast("Turn", turn), None, Terminal(list[str]().append, left.set, lambda _: None))
     what.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await turn.said_all.wait()
         for _ in range(100):
             await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.cli import worker
 from perdure.cli.main import VERBS, module
-from perdure.cli.server import find_free_port
+from perdure.local_ports import find_free_port
 from tests.contract.repository import ROOT
 from tests.unit.cli.invoked import assert_one_line, perdure
 
@@ -164,6 +164,30 @@ def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
     assert (seen["queue"], seen["metrics"]) == ("q", "127.0.0.1:1")
     assert seen["cwd"] == str(tmp_path)
     assert str(tmp_path) not in seen["path"], "files of the caller's folder could take the names of modules"
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [(None, "127.0.0.1:9"), ("", "127.0.0.1:9"), ("0.0.0.0:9464", "0.0.0.0:9")]
+)
+def test_the_port_of_a_worker_is_chosen_as_that_of_dev(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: str | None, expected: str
+) -> None:
+    (tmp_path / "stand_in.py").write_text(
+        "import os, pathlib; pathlib.Path('seen').write_text(os.environ['PERDURE_METRICS_ADDRESS'])\n"
+    )
+    monkeypatch.setattr(worker, "WORKER", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("PERDURE_METRICS_ADDRESS", raising=False)
+    if setting is not None:
+        monkeypatch.setenv("PERDURE_METRICS_ADDRESS", setting)
+    assert perdure("worker", "--metrics-port", "9").exit_code == 0
+    assert (tmp_path / "seen").read_text() == expected
+
+
+def test_the_port_of_a_worker_is_named_once() -> None:
+    both = ("--metrics-port", "9", "--metrics-address", "127.0.0.1:8")
+    assert_one_line(perdure("worker", *both), 2, "has a port already", "leave it or --metrics-port out")
 
 
 def test_a_signalled_child_ends_with_the_code_a_shell_shows() -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,14 +18,17 @@ from click.testing import CliRunner, Result
 
 from perdure import Agent
 from perdure.cli import doctor
-from perdure.cli.doctor import Finding, look_at_agents
+from perdure.cli.doctor import look_at_agents
 from perdure.cli.errors import ExitCode
+from perdure.cli.findings import Finding
 from perdure.cli.main import cli
-from perdure.cli.server import EmbeddedServer, find_free_port
+from perdure.cli.server import EmbeddedServer
 from perdure.cli.worker import USUAL_KEYS
 from perdure.client.errors import ServerUnreachableError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.names import SEARCH_ATTRIBUTE_TYPES
+from perdure.libraries import releases_that_fit
+from perdure.local_ports import find_free_port
 from perdure.store import Store
 from perdure.store.records import RegisteredAgent
 from tests.contract.repository import ROOT
@@ -32,7 +36,17 @@ from tests.house import WAIT_SECONDS, House
 
 WANTED = cast("dict[str, str]", SEARCH_ATTRIBUTE_TYPES)
 SECRET = "a-secret-of-ours-0123456789"
-CHECKS = ["settings", "Temporal settings", "server", "namespace", "search attributes", "worker", "store", "agents"]
+CHECKS = [
+    "libraries",
+    "settings",
+    "Temporal settings",
+    "server",
+    "namespace",
+    "search attributes",
+    "worker",
+    "store",
+    "agents",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +100,7 @@ async def test_all_is_well_when_a_worker_with_an_agent_is_there(house: House) ->
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == [f"✓ {check}" for check in [*CHECKS, "keys", "versions"]]
-    assert f"answers at {house.server.address}" in lines[2]
+    assert f"answers at {house.server.address}" in lines[3]
     assert "openai: OPENAI_API_KEY is set here" in lines[-2]
     assert os.environ["OPENAI_API_KEY"] not in result.stdout
     assert "unknown" not in lines[-1]
@@ -102,6 +116,33 @@ def test_every_check_is_made_although_the_server_is_not_there(store_with_agents:
     assert lines["store"].startswith("✓")
     assert lines["agents"] == "✓ agents: writer"
     assert lines["versions"].endswith("server unknown")
+
+
+def test_libraries_outside_of_the_tested_releases_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation takes what a resolver gives it, or what somebody has upgraded by hand."""
+    changed = {"litellm": "9.0.1", "mcp": "9.0.1"}
+    monkeypatch.setattr("perdure.libraries.version", lambda name: changed.get(name) or version(name))
+    lines = sorted(line for line in diagnosis().stdout.splitlines() if line.startswith("· libraries"))
+    assert len(lines) == 2
+    assert "· libraries: litellm 9.0.1 is outside of the tested releases, " in lines[0]
+    assert f"; install 'litellm{releases_that_fit('litellm')}'" in lines[0]
+    assert "mcp 9.0.1" in lines[1]
+
+
+def test_a_name_that_a_library_has_moved_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("temporalio.bridge.worker.Worker.record_activity_heartbeat")
+    report = found()
+    assert report["exit"]["code"] == 2
+    result = diagnosis().stdout
+    assert "✗ libraries: temporalio" in result
+    assert "has no temporalio.bridge.worker.Worker.record_activity_heartbeat, which perdure needs" in result
+    assert "; install 'temporalio" in result
+
+
+def test_the_releases_of_what_calls_models_are_shown() -> None:
+    last = diagnosis().stdout.splitlines()[-1]
+    for name in ("litellm", "openai", "temporalio", "mcp"):
+        assert f"{name} {version(name)}" in last
 
 
 def test_a_namespace_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatch, server: EmbeddedServer) -> None:
@@ -247,7 +288,8 @@ def test_a_store_without_agents_says_how_to_get_some() -> None:
         ("openai/m", "OPENAI_API_KEY", True, "OPENAI_API_KEY is set here"),
         ("gemini/m", "", None, "GEMINI_API_KEY or GOOGLE_API_KEY is not set here"),
         ("gemini/m", "GOOGLE_API_KEY", True, "GOOGLE_API_KEY is set here"),
-        ("newcomer/m", "", None, "newcomer: perdure does not know which variable holds its key"),
+        ("deepinfra/m", "", None, "deepinfra: perdure does not know which variable holds its key"),
+        ("opnai/m", "", None, "litellm has no provider 'opnai'; did you mean 'openai'?"),
         ("m", "", None, "has no provider in its name"),
     ],
 )

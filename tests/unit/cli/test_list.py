@@ -18,7 +18,18 @@ from tests.unit.store.given import HELPER, commit, opening
 OTHER = AgentDefinition(name="assistant", model="test/other")
 LIMITED = ErrorDetail(code=ReasonCode.LLM_RATE_LIMITED, title="generation", message="too fast")
 KEYS = {
-    *("session", "agent", "turn", "state", "job_status", "created_at", "updated_at", "started_at", "ended_at"),
+    *(
+        "session",
+        "tenant",
+        "agent",
+        "turn",
+        "state",
+        "job_status",
+        "created_at",
+        "updated_at",
+        "started_at",
+        "ended_at",
+    ),
     *("stop_reason", "reason_code", "error", "stopped_by", "steps", "cost_usd", "waits_for"),
 }
 

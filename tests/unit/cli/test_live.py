@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.errors import CliError, MistakeError
-from perdure.cli.live import EXIT_CODES, Printer, follow, print_json, show
+from perdure.cli.live import EXIT_CODES, Printer, follow
 from perdure.cli.main import cli
+from perdure.cli.output import print_json, show
 from perdure.cli.render import Line
 from perdure.client import Turn
 from perdure.contracts.budgets import Usage
@@ -90,7 +91,7 @@ class FakeTurn:
 
 
 async def followed(turn: FakeTurn, *, cancels: bool = True, as_json: bool = False, types: tuple[str, ...] = ()) -> int:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         return await follow(cast("Turn", turn), Printer(as_json=as_json, types=types), cancels=cancels)
 
 

@@ -37,4 +37,5 @@ def test_a_setting_that_cannot_be_used_is_named_before_a_host_is_answered(monkey
 
 def test_without_the_sdk_the_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cast("dict[str, object]", sys.modules), "mcp.server.mcpserver", None)
+    monkeypatch.delitem(sys.modules, "perdure.cli.mcp_tasks", raising=False)  # another test may have imported it
     assert_one_line(perdure("mcp"), 2, "the MCP SDK is not installed", "pip install 'perdure[mcp]'")

@@ -135,6 +135,8 @@ def test_a_generation_shows_its_text_and_what_it_used() -> None:
     assert shown(events.GenerationContent(content="one\ntwo\n")) == ["one", "two"]
     assert shown(used) == ["step 3 · 1.0s · 1,234 tokens · $0.0123"]
     assert shown(used.model_copy(update={"cost_usd": None})) == ["step 3 · 1.0s · 1,234 tokens · price unknown"]
+    estimated = used.usage.model_copy(update={"estimated": True})
+    assert shown(used.model_copy(update={"usage": estimated})) == ["step 3 · 1.0s · about 1,234 tokens · $0.0123"]
 
 
 def test_the_last_line_says_why_the_turn_ended_and_what_it_used() -> None:

@@ -9,7 +9,8 @@ from temporalio.client import Client
 
 from perdure.cli import server
 from perdure.cli.errors import CliError, ExitCode, MistakeError
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port, spawn, stop_process, wait_process
+from perdure.cli.server import EmbeddedServer, ServerOptions, spawn, stop_process, wait_process
+from perdure.local_ports import find_free_port
 
 
 def listens(port: int) -> bool:
@@ -64,6 +65,13 @@ async def test_a_port_in_use_is_named_with_the_option_that_chooses_another() -> 
         assert caught.value.exit_code == ExitCode.USAGE
         with pytest.raises(MistakeError, match="--ui-port"):
             await EmbeddedServer(ServerOptions(port=find_free_port(), ui_port=port)).start()
+
+
+def test_a_free_port_is_none_that_the_system_gives_to_a_connection_meanwhile() -> None:
+    ports = [find_free_port() for _ in range(200)]
+    assert len(set(ports)) == len(ports)
+    lowest = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    assert max(ports) < (int(lowest.read_text().split()[0]) if lowest.exists() else 49_152)
 
 
 async def test_a_server_that_ends_while_it_starts_names_its_log(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.main import cli
-from perdure.cli.server import find_free_port
 from perdure.client.encryption import open_store
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import migrate
+from perdure.store.keys.sealing import Content
 from perdure.store.schema import KNOWN_REVISIONS, OLDEST_REVISION
-from perdure.store.sealing import Content
 
 
 @pytest.fixture

@@ -75,10 +75,10 @@ async def test_the_last_lines_are_those_of_this_process_alone(tmp_path: Path) ->
     command = [sys.executable, "-c", "print(*(f'line {i}' for i in range(9)), sep='\\n'); raise SystemExit(3)"]
     worker = WorkerProcess(command, dict(os.environ), log)
     async with asyncio.timeout(60):
-        assert not await worker.is_ready("127.0.0.1:1")
+        assert not await worker.is_ready("127.0.0.1:1", print)
     assert worker.death() == "ended with exit code 3"
     assert worker.last_lines() == ("line 4", "line 5", "line 6", "line 7", "line 8")
     silent = WorkerProcess([sys.executable, "-c", ""], dict(os.environ), log)
     async with asyncio.timeout(60):
-        assert not await silent.is_ready("127.0.0.1:1")
+        assert not await silent.is_ready("127.0.0.1:1", print)
     assert silent.last_lines() == ()

@@ -10,7 +10,7 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import Client
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
@@ -31,6 +31,7 @@ from perdure.contracts.turns import (
     TurnStatus,
 )
 from perdure.contracts.values import JsonValue
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import NotFoundError, Store
 

@@ -2,13 +2,14 @@ import asyncio
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import (
     Client,
     NoWorkerError,
@@ -28,6 +29,7 @@ from perdure.client import (
 from perdure.client.executions import Close
 from perdure.client.requests import turn_request
 from perdure.contracts.turns import StopReason, TurnRequest
+from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
@@ -372,3 +374,21 @@ def test_a_request_carries_only_what_was_given() -> None:
     request = turn_request("s", {"agent": "a", "prompt": "p", "model": None, "tenant": ""})
     assert request.model_dump(exclude_unset=True).keys() == {"agent", "prompt", "request_id"}
     assert isinstance(request, TurnRequest)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "said"),
+    [
+        ("go", {"max_step": 3}, "max_step: there is no such option; did you mean 'max_steps'?"),
+        ("go", {"colour": 3}, "colour: there is no such option; the options are budgets, "),
+        (3, {}, "prompt: an int is no prompt; give a text, or a list of texts, images and files"),
+        (None, {}, "prompt: a NoneType is no prompt"),
+        (b"go", {}, "prompt: a bytes is no prompt"),
+    ],
+)
+async def test_a_slip_of_the_pen_is_told_before_anything_is_sent(
+    client: Client, prompt: Any, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RequestRefusedError) as refusal:
+        await client.start("writer", prompt, **options)
+    assert str(refusal.value).startswith(said)

@@ -15,8 +15,7 @@ from perdure.client.requests import keep_files, read_content, turn_request
 from perdure.contracts.files import MAX_IMAGE_BYTES, MAX_PARTS, MAX_TEXT_BYTES, media_type_of, part_of
 from perdure.contracts.messages import ToolMessage, UserMessage
 from perdure.store import NotFoundError, Store
-
-PNG = b"\x89PNG\r\n\x1a\n rest"
+from tests.pictures import PNG
 
 
 @pytest.fixture
@@ -122,7 +121,10 @@ async def test_a_prompt_says_what_is_to_be_done_with_its_images() -> None:
         ([("a.png", PNG.ljust(MAX_IMAGE_BYTES + 1))], "(image/png) has 3,750,001 bytes, the limit is 3,750,000"),
         ([("a.txt", b"x" * (MAX_TEXT_BYTES + 1))], "(text/plain) has 400,001 bytes, the limit is 400,000"),
         ([("a.png", PNG)] * (MAX_PARTS + 1), "are 21 images and files, at most 20 may be"),
-        ([("a.pdf", b"%PDF-".ljust(9_000_000))] * 3, "are 27,000,000 bytes together, the limit is 20,000,000"),
+        (
+            [("a.pdf", b"%PDF-".ljust(8_999_995) + b"%%EOF")] * 3,
+            "are 27,000,000 bytes together, the limit is 20,000,000",
+        ),
     ],
 )
 async def test_nothing_is_kept_of_what_is_too_much(files: Any, said: str) -> None:

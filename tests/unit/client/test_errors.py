@@ -5,14 +5,14 @@ import asyncio
 import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import perdure.client
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import (
     Client,
     PerdureError,
@@ -28,8 +28,10 @@ from perdure.client import (
     UnknownSessionError,
     patience,
 )
+from perdure.client.asks import Compact
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.turns import RunState
+from perdure.local_ports import find_free_port
 from perdure.store import Store
 
 pytestmark = pytest.mark.timeout(120)
@@ -60,6 +62,9 @@ def odd_calls() -> dict[str, list[Call]]:
         "Client.approve": [
             lambda client: client.approve("gone", "call", by="me"),
             lambda client: client.approve("gone", "call", by="m" * 1000),
+            lambda client: client.approve("gone", "call", by="me", until=datetime.now(UTC)),
+            lambda client: client.approve("gone", "call", by="me", always="tool", until=datetime(9999, 12, 31)),  # noqa: DTZ001
+            lambda client: client.approve("gone", "call", by="me", always="session"),
         ],
         "Client.artifact": [lambda client: client.artifact("gone", "a")],
         "Client.attach": [lambda client: client.attach("gone"), lambda client: client.attach("gone", -1)],
@@ -78,6 +83,10 @@ def odd_calls() -> dict[str, list[Call]]:
         "Client.cancel_all": [
             lambda client: client.cancel_all(),
             lambda client: client.cancel_all(state=RunState.ENDED),
+        ],
+        "Client.carry_out": [
+            lambda client: client.carry_out(Compact(session="gone")),
+            lambda client: client.carry_out(Compact(session="no id")),
         ],
         "Client.check_worker": [lambda client: client.check_worker()],
         "Client.checkpoints": [lambda client: client.checkpoints("gone")],
@@ -99,7 +108,13 @@ def odd_calls() -> dict[str, list[Call]]:
         "Client.pause": [lambda client: client.pause("gone"), lambda client: client.pause("gone", "r" * 2000)],
         "Client.unpause": [lambda client: client.unpause("gone")],
         "Client.resume": [lambda client: client.resume("gone"), lambda client: client.resume("gone", turn=-1)],
+        "Client.resume_all": [lambda client: client.resume_all(), lambda client: client.resume_all(per_second=0)],
+        "Client.runs": [lambda client: client.runs("gone"), lambda client: client.runs("no id")],
         "Client.send": [lambda client: client.send("gone", "go"), lambda client: client.send("gone", "")],
+        "Client.session_view": [
+            lambda client: client.session_view("gone"),
+            lambda client: client.session_view("no id"),
+        ],
         "Client.sessions": [lambda client: client.sessions(agent="nobody")],
         "Client.start": [
             lambda client: client.start("writer", ""),
@@ -108,8 +123,19 @@ def odd_calls() -> dict[str, list[Call]]:
         ],
         "Client.status": [lambda client: client.status("gone")],
         "Client.store": [lambda client: client.store()],
+        "Client.submit_result": [
+            lambda client: client.submit_result("gone", "call", "x"),
+            lambda client: client.submit_result("", "", error="e" * 100_000),
+            lambda client: client.submit_result("gone", "call", object()),
+        ],
         "Client.trajectory": [lambda client: client.trajectory("gone")],
         "Client.transcript": [lambda client: client.transcript("gone")],
+        "Client.turn_view": [
+            lambda client: client.turn_view("gone", 1),
+            lambda client: client.turn_view("gone", -1),
+            lambda client: client.turn_view("no id", 1),
+        ],
+        "Client.turn_views": [lambda client: client.turn_views("gone"), lambda client: client.turn_views("no id")],
         "Client.turns": [lambda client: client.turns("gone")],
         "Client.unblock": [lambda client: client.unblock("gone")],
         "Client.waits_for": [lambda client: client.waits_for("gone"), lambda client: client.waits_for("")],
@@ -185,6 +211,7 @@ async def test_what_nobody_has_and_nobody_can_mean_raises_errors_of_the_tree_onl
     assert raised.keys() >= odd_calls().keys() - {
         *SAYS_NONE,
         "Client.blocks",
+        "Client.runs",
         "Client.agents",
         "Client.inbox",
         "Client.sessions",

@@ -48,7 +48,8 @@ async def test_idle_followers_read_nothing_and_ask_temporal_ever_less(
     await eventually(lambda: look(looks + 1))
     before = reads["events"]
     await eventually(lambda: look(looks + 4))
-    assert reads["events"] - before <= FOLLOWERS  # at most one more each, for a look that came meanwhile
+    # One more each for its look at the workflow, which comes ever later, or two where a process was held up.
+    assert reads["events"] - before <= 2 * FOLLOWERS
     await client.temporal.get_workflow_handle(turn.session).signal("finish")
     await asyncio.gather(*tasks)
     assert {tuple(numbers) for numbers in got} == {(1, 2)}

@@ -127,6 +127,8 @@ async def test_a_number_that_is_none_of_the_log_is_refused(client: Client) -> No
     session = await three_turns(client)
     with pytest.raises(RequestRefusedError, match="has 6 events, so that nothing can come after 7"):
         await heard(client, session, 7)
+    with pytest.raises(RequestRefusedError, match="after: -1 is no event's number"):
+        await heard(client, session, -1)
     turn = await client.attach(session, 3)
     with pytest.raises(RequestRefusedError, match="has 6 events"):
         _ = [event async for event in turn.events(99)]

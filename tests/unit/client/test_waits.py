@@ -246,6 +246,9 @@ def test_code_that_fails_in_every_worker_is_told_with_its_failure() -> None:
     other = why(seen=replace(UNSEEN, events=(done, failure)), pending_workflow_task=task)
     assert other is not None
     assert other.cause is Cause.WORKER
+    lost = why(seen=replace(UNSEEN, events=(event("WORKFLOW_TASK_TIMED_OUT", 60),)), pending_workflow_task=task)
+    assert lost is not None
+    assert lost.text == "the turn's own code fails in every worker: none answers for it"
 
 
 def status(activity: str = "", *requests: InputRequest) -> TurnStatus:

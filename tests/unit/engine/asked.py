@@ -15,7 +15,7 @@ from perdure.engine.delegates import AwaitDelegates, CallDelegates, End
 from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox, Place, TurnState
-from perdure.engine.turn import Turn, run_turn
+from perdure.engine.turn import Story
 from perdure.engine.world import Action, WaitForUnpause, World
 from tests.unit.engine.opening import NOW
 
@@ -43,13 +43,13 @@ class Silent(World):
     def now(self) -> datetime:
         return self._now
 
-    def hear_delegates(self) -> None:
-        pass
+    def charge_ended(self, state: TurnState) -> TurnState:
+        return state
 
     async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
         raise Asked(action)
 
-    async def generate(self, action: Generate) -> Generation | Failed | None:
+    async def generate(self, action: Generate) -> Generation | Failed:
         raise Asked(action)
 
     async def wait(self, seconds: float) -> None:
@@ -58,13 +58,13 @@ class Silent(World):
     async def wait_for_unpause(self, action: WaitForUnpause) -> None:
         raise AssertionError(action)
 
-    async def compact(self, action: Compact) -> Compacted | Failed | None:
+    async def compact(self, action: Compact) -> Compacted | Failed:
         raise Asked(action)
 
-    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed:
         raise Asked(action)
 
-    async def call_tools(self, action: CallTools) -> ToolResults | None:
+    async def call_tools(self, action: CallTools) -> ToolResults:
         raise Asked(action)
 
     async def delegate(self, action: CallDelegates) -> Sequence[End]:
@@ -80,11 +80,11 @@ class Silent(World):
         raise Asked(action)
 
 
-def run_now(turn: Turn, world: World) -> CommitTurn:
+def run_now(story: Story) -> CommitTurn:
     """Run a turn in a world that never waits."""
-    story = run_turn(turn, world)
+    running = story.run()
     try:
-        story.send(None)
+        running.send(None)
     except StopIteration as end:
         commit: CommitTurn = end.value
         return commit
@@ -100,13 +100,14 @@ def asked_next(
     state: TurnState, mail: Mailbox, now: datetime = NOW, *, stopped: bool = False, place: Place = "calls"
 ) -> tuple[TurnState, Mailbox, Action]:
     """The next action, with the state and the mailbox as they are then."""
-    turn, world = Turn(state, place), Silent(mail, now, stopped=stopped)
+    world = Silent(mail, now, stopped=stopped)
+    story = Story(state, world, place)
     action: Action
     try:
-        action = run_now(turn, world)
+        action = run_now(story)
     except Asked as asked:
         action = asked.action
-    return turn.state, world.mail, action
+    return story.state, world.mail, action
 
 
 def next_action(state: TurnState, mail: Mailbox, place: Place = "calls") -> Action:

@@ -1,6 +1,6 @@
 """A turn played without a server, a clock, a model or a tool: the engine decides, and a script says what comes of it.
 
-The script is the world of :func:`perdure.engine.turn.run_turn`. Where the turn awaits the world, it may let time pass
+The script is the world of :class:`perdure.engine.turn.Story`. Where the turn awaits the world, it may let time pass
 and let in whatever comes from outside.
 """
 
@@ -25,10 +25,11 @@ from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
-from perdure.engine.limits import ExtendError, RunningTurn, extend
+from perdure.engine.limits import ExtendError, extend
 from perdure.engine.state import Carried, Mailbox, TurnState
-from perdure.engine.turn import Turn, note_end, state_of
-from perdure.engine.world import Action, WaitForUnpause, World
+from perdure.engine.stops import RunningTurn
+from perdure.engine.turn import Story, note_end, state_of
+from perdure.engine.world import Action, Stopped, WaitForUnpause, World
 from tests.unit.engine.asked import run_now
 from tests.unit.engine.fates import answer, collected, delegate, results, summary
 from tests.unit.engine.scripts import NOW, REACTIONS, Script, request
@@ -122,10 +123,11 @@ class Simulation(World):
         opening, opened = request(script)
         opened = opened.model_copy(update={"policy": opened.policy.model_copy(update=policy)})
         self.time = NOW
-        self.turn = Turn(state_of(opening, opened, self.time))
+        self.story = Story(state_of(opening, opened, self.time), self)
         self.mail = Mailbox()
         self.past = False
         self.looks = 0
+        self.waited = False
         self.messages = 0
         self.background: dict[str, StartDelegate] = {}
         self.ended: dict[str, TurnResult | ErrorDetail] = {}
@@ -137,7 +139,7 @@ class Simulation(World):
 
     @property
     def state(self) -> TurnState:
-        return self.turn.state
+        return self.story.state
 
     @property
     def now(self) -> datetime:
@@ -156,9 +158,9 @@ class Simulation(World):
         return self.mail.cancel is not None or self.past
 
     def play(self) -> Played:
-        commit = run_now(self.turn, self)
+        commit = run_now(self.story)
         with self._moment(commit):
-            note_end(self.turn, self, commit)
+            note_end(self.story, commit)
             self._write(commit.decided)
         self.played.mail = self.mail
         return self.played
@@ -178,6 +180,7 @@ class Simulation(World):
         self.played.moments.append(Moment(*before, outcome, self.state, (heard, tuple(self.heard))))
         self.heard.clear()
         self.looks = 2 if isinstance(action, CallDelegates) else 1
+        self.waited = isinstance(action, AwaitDelegates)
 
     def _note_decisions(self) -> None:
         for one in self.state.decided:
@@ -196,7 +199,7 @@ class Simulation(World):
                 Carried.model_validate_json(carried.model_dump_json()).model_dump(mode="json")
             )
             self.played.rotations.append((carried, read))
-            self.turn.state, self.mail = read.turn, read.mail.followed_by(Mailbox())
+            self.story.state, self.mail = read.turn, read.mail.followed_by(Mailbox())
 
     # What comes from outside while the workflow waits.
 
@@ -242,7 +245,7 @@ class Simulation(World):
         if self.past or self.mail.cancel is not None:
             return
         with contextlib.suppress(ExtendError):
-            self.turn.state = extend(self.state, asked, self.now)
+            self.story.state = extend(self.state, asked, self.now)
             self.played.extended.append(asked)
             self._note_decisions()
 
@@ -262,7 +265,7 @@ class Simulation(World):
     async def rotate_if_due(self, action: Generate | WaitForPeople) -> bool:
         return False
 
-    async def generate(self, action: Generate) -> Generation | Failed | None:
+    async def generate(self, action: Generate) -> Generation | Failed:
         with self._moment(action) as came:
             starts = self.script.often(True, False)
             outcome: Generation | Failed | None = answer(self.script, action, self.state.policy, tuple(self.background))
@@ -272,10 +275,14 @@ class Simulation(World):
             if starts or not self.is_stopped:
                 self._write(action.decided)
             came.append(outcome)
+        if outcome is None:
+            raise Stopped(action.step)
         return outcome
 
     async def wait(self, seconds: float) -> None:
         self._meanwhile()
+        if self.is_stopped:
+            raise Stopped
 
     async def wait_for_unpause(self, action: WaitForUnpause) -> None:
         with self._moment(action):
@@ -283,23 +290,29 @@ class Simulation(World):
             for _ in range(3):
                 self._meanwhile(counts=False)
             self.mail = replace(self.mail, paused=None)
-            self.turn.state = replace(self.state, waited=self.state.waited + (self.now - began))
+            self.story.state = replace(self.state, waited=self.state.waited + (self.now - began))
+        if self.is_stopped:
+            raise Stopped
 
-    async def compact(self, action: Compact) -> Compacted | Failed | None:
+    async def compact(self, action: Compact) -> Compacted | Failed:
         with self._moment(action) as came:
             outcome: Compacted | Failed | None = summary(self.script, action)
             self._meanwhile()
             if self.is_stopped and (self.script.of(True, False) or isinstance(outcome, Failed)):
                 outcome = None
             came.append(outcome)
+        if outcome is None:
+            raise Stopped(action.step)
         return outcome
 
-    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed:
         with self._moment(action) as came:
             outcome = self._reactions(action)
             self._meanwhile()
             came.append(None if self.is_stopped else outcome)
-        return None if self.is_stopped else outcome
+        if self.is_stopped:
+            raise Stopped
+        return outcome
 
     def _reactions(self, action: RunHooks) -> HookResults | Failed:
         done, refused, failed = list[HookResult | None](), None, False
@@ -315,7 +328,7 @@ class Simulation(World):
         reactions = tuple(one for one in done if one is not None)
         return HookResults(reactions=reactions, calls=len(done), refused=refused)
 
-    async def call_tools(self, action: CallTools) -> ToolResults | None:
+    async def call_tools(self, action: CallTools) -> ToolResults:
         with self._moment(action) as came:
             outcomes, aborted = results(self.script, action, self.state.policy)
             self._meanwhile()
@@ -324,7 +337,9 @@ class Simulation(World):
             ]
             self.played.recorded |= {one.call_id: one for one in arrived}
             came.append(None if self.is_stopped else tuple(outcomes))
-        return None if self.is_stopped else ToolResults(tuple(outcomes), aborted)
+        if self.is_stopped:
+            raise Stopped
+        return ToolResults(tuple(outcomes), aborted)
 
     async def delegate(self, action: CallDelegates) -> list[delegates.End]:
         with self._moment(action) as came:
@@ -341,6 +356,8 @@ class Simulation(World):
         with self._moment(action) as came:
             outcome = self._awaited(action)
             came.append(outcome)
+        if self.is_stopped and not action.ends:
+            raise Stopped
         return outcome
 
     def _awaited(self, action: AwaitDelegates) -> ToolOutcome | None:
@@ -352,17 +369,13 @@ class Simulation(World):
                 self._end(session)
         else:
             self._wait_for(action)
-        self.hear_delegates()
         if action.call is None or self.is_stopped:
             return None
         outcome = collected(self.script, action.call.call_id)
         self._meanwhile()
         if outcome.recorded:
             self.played.recorded[outcome.call_id] = outcome
-        return self._unless_stopped(outcome)
-
-    def _unless_stopped(self, outcome: ToolOutcome) -> ToolOutcome | None:
-        return None if self.is_stopped else outcome
+        return outcome
 
     def _wait_for(self, action: AwaitDelegates) -> None:
         for session in self.script.of(action.sessions, action.sessions[::-1]):
@@ -380,12 +393,18 @@ class Simulation(World):
         if session not in self.ended:
             self.ended[session] = delegate(self.script, self.background[session])
 
-    def hear_delegates(self) -> None:
-        """The caller hears of the ends of delegates in the background."""
-        for one in self.state.running:
-            if one.session in self.ended:
-                self.turn.state = delegates.mark_ended(self.state, one.session, self.ended[one.session])
-                self.heard.append((one.session, self.ended[one.session]))
+    def charge_ended(self, state: TurnState) -> TurnState:
+        """The caller hears of ended background delegates; right after a wait for them, they are its outcome."""
+        heard = [(one.session, self.ended[one.session]) for one in state.running if one.session in self.ended]
+        for session, end in heard:
+            state = delegates.mark_ended(state, session, end)
+        if self.waited:
+            last = self.played.moments[-1]
+            self.played.moments[-1] = replace(last, heard=(last.heard[0], (*last.heard[1], *heard)))
+            self.waited = False
+        else:
+            self.heard += heard
+        return state
 
     async def ask(self, action: AskPeople) -> RecordedDecisions | Failed | None:
         with self._moment(action):

@@ -359,6 +359,20 @@ def test_calls_that_wait_come_behind_tools_and_delegates_one_after_the_other() -
     assert again.refused in told.failed
 
 
+def test_a_delegate_that_fails_and_the_wait_beside_it_are_one_error_in_a_row() -> None:
+    """S-19 S-63: the model has read neither before the next answer, ten of which end the turn."""
+    state, action = following(opened())
+    for _ in range(10):
+        assert isinstance(action, Generate)
+        state, action = following(answered(state, awaited_at_once, wait()))
+        assert isinstance(action, CallDelegates)
+        lost = ErrorDetail(code="tool.delegate_failed", title="delegate", message="was terminated")
+        state, action = following(delegated(state, action, [lost]))
+    assert isinstance(action, CommitTurn)
+    assert action.error is not None
+    assert action.error.message.startswith("10 tool errors in a row; the last one, of await_delegate: there is nothing")
+
+
 def test_one_that_was_lost_is_told_of_by_its_caller() -> None:
     """S-63: it has no result in the store."""
     state = begun(answered(opened(), beside))

@@ -13,7 +13,7 @@ from perdure.engine import calls, delegates, hooks
 from perdure.engine.delegates import AwaitDelegates
 from perdure.engine.limits import extend, waits_for_grants
 from perdure.engine.state import Request, TurnState
-from perdure.engine.turn import Turn
+from perdure.engine.turn import Story
 from perdure.engine.world import Action
 from tests.unit.engine.asked import Asked, Silent, next_action, run_now
 from tests.unit.engine.opening import NOW, compacted, failed, ran
@@ -46,12 +46,12 @@ class Refuses(Silent):
 
     async def await_delegates(self, action: AwaitDelegates) -> None:
         self.waited.append(action)
-        self.turn.state = ended(self.turn.state)
+        self.story.state = ended(self.story.state)
 
     def play(self, state: TurnState) -> Action | CommitTurn:
-        self.turn = Turn(state, "calls")
+        self.story = Story(state, self, "calls")
         try:
-            return run_now(self.turn, self)
+            return run_now(self.story)
         except Asked as asked:
             return asked.action
 
@@ -64,7 +64,7 @@ def test_a_hook_beyond_what_is_left_beside_grants_waits_for_one_to_end() -> None
     (waited,) = world.waited
     assert not waited.ends
     assert [asked.left for asked in world.asked] == [1, 2]
-    assert world.turn.state.spent.behavior_calls == 3
+    assert world.story.state.spent.behavior_calls == 3
 
 
 def test_a_hook_beyond_what_is_left_without_grants_ends_the_turn() -> None:

@@ -1,15 +1,18 @@
 """Budgets are exact: N allows N, over a whole tree of delegates."""
 
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.budgets import COUNTED, Budgets, Dimensions, Spent, Usage
+from perdure.contracts.budgets import Budgets, Dimensions, Spent, Usage
+from perdure.contracts.dimensions import COUNTED
 from perdure.engine.limits import (
     CODES,
     Dimension,
+    Holds,
     Wanted,
     admit,
     exhausted_error,
@@ -19,6 +22,7 @@ from perdure.engine.limits import (
     share,
     warnings,
 )
+from tests.unit.engine.opening import NOW
 
 CALL_DIMENSIONS: list[Dimension] = ["tool_calls", "behavior_calls", "events", "patches"]
 
@@ -174,6 +178,19 @@ def test_each_dimension_that_whole_numbers_count_is_shared_and_given_back() -> N
     assert share(limits, used, 2).model_dump(include=set(COUNTED)) == counts_of(3)
     total = used.with_delegate(Spent.model_validate(counts_of(1)), 1)
     assert total.model_dump(include=set(COUNTED)) == counts_of(4)
+
+
+def test_the_clock_of_the_time_budget_counts_no_held_second_twice() -> None:
+    """S-70: people and a pause hold it at the same time; a status that asks meanwhile settles what was held so far."""
+    at = [NOW + timedelta(seconds=seconds) for seconds in range(0, 60, 10)]
+    holds = Holds()
+    assert holds.settle(at[0]) == timedelta(0)
+    holds.hold("people", at[0])
+    holds.hold("pause", at[1])
+    assert holds.settle(at[2]) == at[2] - at[0]
+    assert holds.release("people", at[3]) == timedelta(0)
+    assert (holds.any, holds.release("pause", at[4])) == (True, at[4] - at[2])
+    assert (holds.any, holds.settle(at[5])) == (False, timedelta(0))
 
 
 def counts_of(of_each: int) -> dict[str, int]:

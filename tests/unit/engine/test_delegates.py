@@ -15,6 +15,7 @@ from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.hooks import Fail, HookRule
+from perdure.contracts.ids import SESSION_ID_PATTERN, delegate_session
 from perdure.contracts.tools import (
     WIRE_NAME_PATTERN,
     DelegateReport,
@@ -23,10 +24,9 @@ from perdure.contracts.tools import (
     ToolDeclaration,
     ToolOutcome,
     ToolPolicy,
-    delegate_session,
     tool_name_of,
 )
-from perdure.contracts.turns import SESSION_ID_PATTERN, CancelRequest, CommitTurn, Continuation, StopReason, TurnResult
+from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, StopReason, TurnResult
 from perdure.engine import delegates, generation
 from perdure.engine.calls import CallTools
 from perdure.engine.delegates import (
@@ -334,11 +334,33 @@ def test_the_outcome_of_a_delegate_names_its_session() -> None:
         assert start.session in outcome.error.message
 
 
+@pytest.mark.parametrize(
+    ("settings", "agent"),
+    [
+        (DelegateSettings(agent="helper", interactive=True), "helper"),
+        (DelegateSettings(spawns=True), "a"),  # a clone has its caller's name
+    ],
+)
+def test_a_call_starts_the_agent_of_its_tool_as_the_tool_is_set(settings: DelegateSettings, agent: str) -> None:
+    """S-61 S-64."""
+    state = answered(opened(tools={"helper": ToolPolicy(delegate=settings)}), "helper")
+    (start,) = call_delegates(state, state.calls.pending).starts
+    assert start.request.agent == agent
+    assert start.request.delegated is not None
+    assert start.request.delegated.interactive is settings.interactive
+    assert start.request.delegated.spawns is settings.spawns
+
+
 @given(st.from_regex(SESSION_ID_PATTERN, fullmatch=True), st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True))
 def test_the_session_of_a_delegate_is_a_session_id_and_its_own(root: str, tool: str) -> None:
     """S-62: also below one whose id is as long as it may be."""
-    names = {delegate_session(root, tool, session, call) for session in ("a", "b") for call in ("c", "d")}
-    assert len(names) == 4
+    names = {
+        delegate_session(root, tool, session, call, seed)
+        for session in ("a", "b")
+        for call in ("c", "d")
+        for seed in ("", "s", "t")
+    }
+    assert len(names) == 12
     for name in names:
         assert len(name) <= 200
         Continuation(agent="a", prompt="p", request_id=name)

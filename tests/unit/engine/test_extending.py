@@ -95,6 +95,12 @@ def test_the_limits_of_a_delegate_are_its_callers() -> None:
         extend(running(delegated=above), ExtendRequest(max_steps=9), NOW)
 
 
+def test_limits_for_another_turn_than_the_one_that_runs_are_refused() -> None:
+    assert extend(running(), ExtendRequest(turn=1, max_steps=9), NOW).policy.max_steps == 9
+    with pytest.raises(ExtendError, match="turn 1 is the one that runs, and not turn 2"):
+        extend(running(), ExtendRequest(turn=2, max_steps=9), NOW)
+
+
 def test_a_turn_that_has_ended_is_left_as_it_is() -> None:
     state = running(ending=Ending(stop_reason=StopReason.FINISHED))
     with pytest.raises(ExtendError, match=r"turn 1 has ended \(finished\); the next message begins another one"):

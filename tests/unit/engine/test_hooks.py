@@ -35,7 +35,8 @@ from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Calls, Ending, HookState, Mailbox, TurnState
-from perdure.engine.turn import Turn, commit
+from perdure.engine.turn import Story, commit
+from perdure.engine.world import Stopped
 from tests.unit.engine.asked import Silent, asked_next, run_now
 from tests.unit.engine.opening import NOW, opened
 
@@ -66,7 +67,7 @@ class Played(Silent):
 
     def __init__(self, script: list[Move], state: TurnState) -> None:
         super().__init__(Mailbox(), NOW, stopped=False)
-        self.turn = Turn(state)
+        self.story = Story(state, self)
         self.chain: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
         self.told: dict[str, tuple[str, ...]] = {}
         self.ran: list[str] = []
@@ -74,7 +75,7 @@ class Played(Silent):
         self.hook_calls = 0
         self._moves = iter(script)
         self._move = Move()
-        self.commit = run_now(self.turn, self)
+        self.commit = run_now(self.story)
         self.results.update(outcome.call_id for outcome in self.commit.failed)
 
     @property
@@ -88,11 +89,11 @@ class Played(Silent):
         assert len(self.chain) <= MOST_MOVES, "the turn does not end"
         return False
 
-    async def run_hooks(self, action: RunHooks) -> HookResults | Failed | None:
+    async def run_hooks(self, action: RunHooks) -> HookResults | Failed:
         move = self._move
         if move.kind == "cancel in hook":
             self._cancel()
-            return None
+            raise Stopped
         if move.kind == "hook fails":
             return Failed(HOOK_FAILED)
         if action.left == 0:
@@ -103,7 +104,7 @@ class Played(Silent):
         reactions = () if wanted is None else (HookResult(hook="python", reaction=wanted),)
         return HookResults(reactions=reactions, calls=1)
 
-    async def generate(self, action: Generate) -> Generation | Failed | None:
+    async def generate(self, action: Generate) -> Generation | Failed:
         self._move = move = next(self._moves, Move())
         steered = tuple(
             SendRequest(prompt="more", request_id=f"{action.step}/{number}", when_busy="steer")
@@ -112,7 +113,7 @@ class Played(Silent):
         self.mail = replace(self.mail, steered=(*self.mail.steered, *steered))
         if move.kind == "cancel":
             self._cancel()
-            return None
+            raise Stopped(action.step)
         if move.kind == "fail":
             return Failed(FAILURE)
         self.results.update(outcome.call_id for outcome in action.failed)
@@ -125,7 +126,7 @@ class Played(Silent):
         self.told[tip] = (*action.said, *(message.prompt for message in action.steered))
         return Generation(tip=tip, preview="text", calls=calls, cost_usd=Decimal("0.25"))
 
-    async def call_tools(self, action: CallTools) -> ToolResults | None:
+    async def call_tools(self, action: CallTools) -> ToolResults:
         outcomes: list[ToolOutcome] = []
         aborted: ErrorDetail | None = None
         for call in action.calls:
@@ -194,7 +195,7 @@ def test_a_turn_with_hooks_ends_once_and_passes_no_limit(script: list[Move], pol
     assert budgets.tool_calls is None or len(played.ran) <= budgets.tool_calls
     assert played.commit.spent.behavior_calls == played.hook_calls
     assert budgets.behavior_calls is None or played.hook_calls <= budgets.behavior_calls
-    _, _, again = asked_next(played.turn.state, played.mail, stopped=stopped, place="model")
+    _, _, again = asked_next(played.story.state, played.mail, stopped=stopped, place="model")
     assert again == played.commit.model_copy(update={"aborted_step": None})
     assert (played.commit.stop_reason is StopReason.CANCELLED) <= (played.mail.cancel is not None)
 
@@ -258,9 +259,25 @@ def test_a_hook_that_never_agrees_ends_the_turn() -> None:
     assert (played.commit.steps, played.commit.error is not None) == (11, True)
 
 
+def test_a_hook_that_goes_on_after_every_failed_model_call_ends_the_turn() -> None:
+    """S-36: to go on there is to ask again, and ten times in a row are enough."""
+    down = [Move(kind="fail")] * MOST_MOVES
+    played = play(down, hooks=[rule("stubborn", "generation_error", Continue("again"))])
+    assert (played.commit.steps, played.commit.error and played.commit.error.title) == (10, "stubborn")
+
+
+@pytest.mark.parametrize(
+    ("reaction", "heard"), [(Continue(), "Go on."), (Continue("And in French?"), "And in French?")]
+)
+def test_a_model_that_had_ended_with_text_is_told_what_to_do_next(reaction: AnyReaction, heard: str) -> None:
+    """S-36: by the hook, or by the engine if the hook says nothing: its own text at the end asks for nothing."""
+    played = play([Move(wanted=(None, None, reaction))], hooks=[PYTHON])
+    assert played.told["t2"] == (heard,)
+
+
 def test_steps_without_a_retry_begin_the_count_anew() -> None:
     """S-36."""
-    picky = [Move(calls=("ok",), wanted=(None, RetryWithFeedback("b")))] * 8
+    picky = [Move(calls=("ok",), wanted=(None, RetryWithFeedback("b")))] * 10
     fine = [Move(calls=("ok",))]
     played = play([*picky, *fine, *picky], hooks=[PYTHON])
     assert played.commit.stop_reason is StopReason.FINISHED
@@ -269,7 +286,7 @@ def test_steps_without_a_retry_begin_the_count_anew() -> None:
 def test_a_turn_without_hooks_has_nothing_to_remember_of_them() -> None:
     """Its carried state is the one that it was."""
     played = play([Move(calls=("ok",))])
-    assert played.turn.state.hooks == HookState()
+    assert played.story.state.hooks == HookState()
 
 
 @pytest.mark.parametrize("boundary", ["generation", "step"])
@@ -283,7 +300,7 @@ def test_a_stop_in_a_hook_ends_the_turn_as_cancelled(boundary: str) -> None:
 @given(SCRIPTS, POLICIES)
 def test_the_state_is_the_same_after_a_rotation(script: list[Move], policy: dict[str, Any]) -> None:
     """S-46: all that hooks have decided is carried."""
-    state = play(script, **policy).turn.state
+    state = play(script, **policy).story.state
     assert CARRIED.validate_python(CARRIED.dump_python(state, mode="json")) == state
 
 

@@ -17,11 +17,10 @@ from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
 from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenedTurn, OpenTurn, StopReason
 from perdure.engine import generation, input_requests
-from perdure.engine import turn as story
 from perdure.engine.calls import CallTools
 from perdure.engine.generation import Failed
 from perdure.engine.state import Carried, Ending, Mailbox, Origin, TurnState
-from perdure.engine.turn import state_of
+from perdure.engine.turn import Story, state_of
 from perdure.engine.world import Action
 from tests.unit.engine.asked import Silent, asked_next, run_now
 from tests.unit.engine.opening import ran
@@ -37,12 +36,14 @@ def state(**policy: Any) -> TurnState:
 
 
 def planned(kind: str, number: int) -> PlannedCall:
-    """A plain call, a question with two options, or a call that needs an approval."""
+    """A plain call, a question with two options, or a call that needs an approval or its caller's result."""
     call = PlannedCall(call_id=f"c{number}", tool=kind)
     if kind == "question":
         return call.model_copy(update={"needs": "answer", "options": ("red", "blue"), "question": "Which?"})
     if kind == "approval":
         return call.model_copy(update={"needs": "approval", "digest": f"digest of c{number}"})
+    if kind == "caller":
+        return call.model_copy(update={"needs": "result", "digest": f"digest of c{number}"})
     return call
 
 
@@ -50,6 +51,8 @@ def reply(kind: str, number: int, *, yes: bool = True) -> Reply:
     fields: dict[str, Any] = {"request": f"c{number}", "by": "ann"}
     if not yes:
         return Reply(decision="denied", **fields)
+    if kind == "caller":
+        return Reply(decision="returned", value={"a": 1}, **fields)
     return (
         Reply(decision="answered", value="red", **fields)
         if kind == "question"
@@ -101,7 +104,7 @@ class Turn:
 
 
 MOMENTS = st.sampled_from(["yes", "no", "late", "cancel"])
-KINDS = st.lists(st.sampled_from(["plain", "question", "approval"]), min_size=1, max_size=6)
+KINDS = st.lists(st.sampled_from(["plain", "question", "approval", "caller"]), min_size=1, max_size=6)
 
 
 @given(KINDS, st.data())
@@ -131,7 +134,7 @@ def test_each_call_runs_once_or_has_one_result_whatever_people_do(kinds: list[st
     assert sorted([*turn.ran, *known]) == sorted(f"c{number}" for number in range(len(kinds)))
     assert action.call_ids == tuple(f"c{number}" for number in range(len(kinds)))
     assert {call for call in turn.ran if kinds[int(call[1:])] == "approval"} <= approved
-    assert "question" not in {kinds[int(call[1:])] for call in turn.ran}
+    assert {"question", "caller"}.isdisjoint(kinds[int(call[1:])] for call in turn.ran)
 
 
 @given(KINDS)
@@ -204,14 +207,17 @@ def test_a_reply_to_a_turn_that_is_just_stopping_for_it_is_given_again() -> None
         assert type(caught.value) is refusal
 
 
-def test_an_approval_for_other_arguments_is_refused_also_after_the_first() -> None:
+def test_an_approval_for_other_arguments_is_refused_before_and_after_the_first() -> None:
     turn = Turn(["approval"])
     turn.until_it_waits()
+    other = reply("approval", 0).model_copy(update={"digest": "another"})
+    with pytest.raises(input_requests.ReplyError, match="not those of this approval"):
+        input_requests.accept_reply(turn.state, turn.mail, other, NOW)
     first = turn.say(0)
     same = reply("approval", 0).model_copy(update={"digest": first.digest})
     assert input_requests.accept_reply(turn.state, turn.mail, same, NOW)[1] == first
     with pytest.raises(input_requests.ReplyError, match="not those of this approval"):
-        input_requests.accept_reply(turn.state, turn.mail, same.model_copy(update={"digest": "another"}), NOW)
+        input_requests.accept_reply(turn.state, turn.mail, other, NOW)
 
 
 def test_a_call_that_was_approved_before_a_cancel_says_so() -> None:
@@ -325,7 +331,7 @@ def test_a_decision_that_the_log_cannot_take_ends_the_turn_with_its_cause() -> N
     turn.until_it_waits()
     turn.say(0, yes=False)
     world = Refusing(turn.mail, NOW, stopped=False)
-    commit = run_now(story.Turn(turn.state), world)
+    commit = run_now(Story(turn.state, world))
     assert commit.stop_reason is StopReason.ERROR
     assert commit.error is not None
     assert commit.error.code == "runtime.store_refused"

@@ -20,7 +20,8 @@ from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox, TurnState
-from perdure.engine.turn import Turn
+from perdure.engine.turn import Story
+from perdure.engine.world import Stopped
 from tests.unit.engine.asked import Silent, asked_next, next_action, run_now
 from tests.unit.engine.opening import NOW, compacted, failed, opened, ran
 
@@ -64,13 +65,13 @@ class Played(Silent):
 
     def __init__(self, script: list[Move], state: TurnState) -> None:
         super().__init__(Mailbox(), NOW, stopped=False)
-        self.turn = Turn(state)
+        self.story = Story(state, self)
         self.generations = 0
         self.ran: list[str] = []
         self.results: Counter[str] = Counter()
         self.read: list[str] = []
         self._moves = iter(script)
-        self.commit = run_now(self.turn, self)
+        self.commit = run_now(self.story)
         self._read(self.commit.call_ids, self.commit.failed)
 
     @property
@@ -81,7 +82,7 @@ class Played(Silent):
         assert self.generations <= MOST_MOVES, "the turn does not end"
         return False
 
-    async def generate(self, action: Generate) -> Generation | Failed | None:
+    async def generate(self, action: Generate) -> Generation | Failed:
         move = next(self._moves, TEXT)
         assert action.step == self.generations + 1
         for number in range(move.steered):
@@ -89,7 +90,7 @@ class Played(Silent):
             self.mail = self.mail.with_steered(message)
         if move.kind == "cancel":
             self.mail = replace(self.mail, cancel=CancelRequest(reason="why"), cancel_at=NOW)
-            return None
+            raise Stopped(action.step)
         if move.kind == "fail":
             return Failed(FAILURE)
         self._read(action.call_ids, action.failed)
@@ -170,7 +171,7 @@ def test_a_turn_ends_once_and_no_limit_is_passed(script: list[Move], policy: dic
     assert len(played.ran) <= (MOST_MOVES * 3 if budgets.tool_calls is None else budgets.tool_calls)
     assert played.commit.steps == played.generations == played.commit.spent.llm_calls
     assert played.commit.spent.tool_calls == len(played.ran)
-    _, _, again = asked_next(played.turn.state, played.mail, stopped=played.stopped)
+    _, _, again = asked_next(played.story.state, played.mail, stopped=played.stopped)
     assert again == played.commit.model_copy(update={"aborted_step": None})
 
 
@@ -287,6 +288,32 @@ def test_many_failing_calls_of_one_answer_count_as_one() -> None:
 def test_a_success_begins_the_count_of_tool_errors_anew() -> None:
     """S-19: nine errors, a success, nine errors."""
     assert play([*[WRONG] * 9, WORK, *[WRONG] * 9]).commit.stop_reason is StopReason.FINISHED
+
+
+def test_as_many_answers_of_refused_calls_as_the_policy_allows_end_the_turn() -> None:
+    """S-19: and one fewer does not; the last error is named."""
+    refused = Move(calls=(Asked("nothing"),))
+    assert play([*[refused] * 2, WORK], most_refused=3).commit.stop_reason is StopReason.FINISHED
+    played = play([refused] * 20, most_refused=3)
+    assert (played.generations, played.commit.stop_reason) == (3, StopReason.ERROR)
+    assert played.commit.error is not None
+    assert played.commit.error.message == "3 tool errors in a row; the last one, of nothing: there is no such tool"
+
+
+def test_each_failed_call_that_the_model_is_told_of_is_one_until_it_answers() -> None:
+    """The next wait, and the end of the retries, go by their number."""
+    state, told = opened(), Generation(tip="t", retry_seconds=1.0)
+    counts: list[int] = []
+    for outcome in (
+        told,
+        told,
+        Generation(tip="t", calls=(PlannedCall(call_id="c", tool="nothing", rejected=UNKNOWN),)),
+    ):
+        state = generation.with_answer(state, outcome)
+        action = next_action(state, Mailbox())
+        assert isinstance(action, Generate)
+        counts.append(action.failures)
+    assert counts == [1, 2, 0]
 
 
 def test_a_message_that_was_steered_in_takes_an_ending_by_text_back() -> None:

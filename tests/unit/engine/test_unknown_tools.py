@@ -14,8 +14,8 @@ from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.generation import Failed
 from perdure.engine.input_requests import WaitForPeople
 from perdure.engine.state import Mailbox
-from perdure.engine.turn import Turn as StoryTurn
-from perdure.engine.world import Action
+from perdure.engine.turn import Story
+from perdure.engine.world import Action, Stopped
 from tests.unit.engine.asked import Asked, Silent, run_now
 from tests.unit.engine.opening import NOW, opened
 
@@ -47,13 +47,13 @@ class Turn(Silent):
 
     def next(self) -> Action:
         """What the turn does next, played from its beginning."""
-        turn, self.answered = StoryTurn(opened(**self.policy)), False
+        story, self.answered = Story(opened(**self.policy), self), False
         try:
-            return run_now(turn, self)
+            return run_now(story)
         except Asked as asked:
             return asked.action
         finally:
-            self.state = turn.state
+            self.state = story.state
 
     def has_called(self, *outcomes: ToolOutcome, aborted: ErrorDetail | None = None) -> Action:
         """What it does when the tools have these results."""
@@ -68,16 +68,17 @@ class Turn(Silent):
     async def rotate_if_due(self, _: Generate | WaitForPeople) -> bool:
         return False
 
-    async def generate(self, action: Generate) -> Generation | Failed | None:
+    async def generate(self, action: Generate) -> Generation | Failed:
         if self.answered:
             raise Asked(action)
         self.answered = True
         return Generation(tip="t1", calls=self.calls)
 
-    async def call_tools(self, action: CallTools) -> ToolResults | None:
+    async def call_tools(self, action: CallTools) -> ToolResults:
         if self.is_cancelled:
             self.mail = Mailbox(cancel=CancelRequest(reason="enough"), cancel_at=NOW)
-        elif self.results is None:
+            raise Stopped
+        if self.results is None:
             raise Asked(action)
         return self.results
 

@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import pytest
 
-from perdure.activities.pace import HEAR_SECONDS
+from perdure.activities.models.pace import HEAR_SECONDS
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.retries import RetryPolicy
 from perdure.llm.pace import FORGET, HOPELESS, HOPELESS_WAIT, LEAST, LONGEST_CLOSING, MANY, Pace, Sent
-from perdure.llm.retries import decide
+from perdure.llm.retries import Chain, End, decide
 
 LATENCY = 0.03
 """Seconds until the provider has answered."""
@@ -127,21 +127,16 @@ class Storm:
         job.refusals += 1
         if worker.pace.refuse(sent, self.now, status, self.retry_after, self._random.random()):
             worker.refusal = self.now, self.now + worker.pace.close_of(self.now), worker.pace.rate or 1.0
-        wait = decide(
-            RetryPolicy(),
-            REASONS[ReasonCode.LLM_RATE_LIMITED],
-            ambiguous=False,
-            attempt=job.refusals,
-            elapsed=timedelta(seconds=job.counted),
-            retry_after=self.retry_after,
-            jitter_sample=self._random.random(),
-        )
-        if wait is None:
+        chain = Chain(attempt=job.refusals, elapsed=timedelta(seconds=job.counted), retry_after=self.retry_after)
+        limited = REASONS[ReasonCode.LLM_RATE_LIMITED]
+        decided = decide(RetryPolicy(), limited, chain, jitter_sample=self._random.random())
+        if isinstance(decided, End):
             self.failed += 1
             self._left -= 1
         else:
-            job.counted += wait.total_seconds()
-            self._at(self.now + wait.total_seconds(), partial(self._wait, job))
+            wait = decided.time.total_seconds()
+            job.counted += wait
+            self._at(self.now + wait, partial(self._wait, job))
 
 
 @pytest.mark.parametrize("seed", range(10))

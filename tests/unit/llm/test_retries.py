@@ -12,11 +12,12 @@ from perdure.contracts.retries import RetryPolicy
 from perdure.llm.failures import FailureFacts
 from perdure.llm.retries import (
     Chain,
+    End,
+    Wait,
     compose_final_text,
     decide,
     failure_text,
     parse_retry_after,
-    rule_of_end,
     wait_before,
 )
 
@@ -25,8 +26,14 @@ PLACE = "step 1, openai/gpt-5-mini"
 LIMITED = FailureFacts(status=429, class_name="RateLimitError", text="Rate limit reached.")
 
 
-def chain(calls: int, seconds: float, wait: float, **more: object) -> Chain:
-    return Chain(calls=calls, elapsed=timedelta(seconds=seconds), wait=timedelta(seconds=wait)).model_copy(update=more)
+def chain(calls: int, seconds: float, **more: object) -> Chain:
+    return Chain(calls=calls, attempt=calls, elapsed=timedelta(seconds=seconds)).model_copy(update=more)
+
+
+def rule(policy: RetryPolicy, code: ReasonCode, failed: Chain) -> str:
+    ended = decide(policy, REASONS[code], failed, jitter_sample=0.0)
+    assert isinstance(ended, End)
+    return ended.rule
 
 
 @pytest.mark.parametrize("code", ReasonCode)
@@ -41,47 +48,65 @@ def test_each_code_has_a_cause_and_one_advice(code: ReasonCode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "ended", "rule"),
+    ("code", "failed", "said"),
     [
-        (R.LLM_RATE_LIMITED, chain(9, 262.4, 256), "9 calls in 262 s: retry.max_retries is 8"),
+        (R.LLM_RATE_LIMITED, chain(9, 262.4), "9 calls in 262 s: retry.max_retries is 8"),
         (
             R.LLM_RATE_LIMITED,
-            chain(1, 0, 601, retry_after=601.0),
+            chain(1, 0, retry_after=601.0),
             "1 call: the provider asks to wait 601 s, and retry.max_time is 300 s",
         ),
         (
             R.LLM_NETWORK_ERROR,
-            chain(5, 280.25, 32),
-            "5 calls in 280 s: a wait of 32 s more is too long, as retry.max_time is 300 s",
+            chain(6, 280.25),
+            "6 calls in 280 s: a wait of 32 s more is too long, as retry.max_time is 300 s",
         ),
         (
             R.LLM_NETWORK_ERROR,
-            chain(5, 280.25, 32, retry_after=2.0),
-            "5 calls in 280 s: a wait of 32 s more is too long, as retry.max_time is 300 s",
+            chain(6, 280.25, retry_after=2.0),
+            "6 calls in 280 s: a wait of 32 s more is too long, as retry.max_time is 300 s",
         ),
-        (R.LLM_INVALID_RESPONSE, chain(2, 1.25, 2, most_retries=1), "2 calls in 1.2 s: another try hardly ever helps"),
-        (R.LLM_AUTH_ERROR, chain(3, 3, 4), "after 3 calls in 3 s"),
-        (R.LLM_AUTH_ERROR, chain(1, 0, 1), ""),
-        (R.LLM_RATE_LIMITED, chain(9, 262.4, 256, told=True), ""),
+        (R.LLM_INVALID_RESPONSE, chain(2, 1.25, same=1), "2 calls in 1.2 s: another try hardly ever helps"),
+        (R.LLM_AUTH_ERROR, chain(3, 3), "after 3 calls in 3 s"),
+        (R.LLM_AUTH_ERROR, chain(1, 0), ""),
+        (R.LLM_RATE_LIMITED, chain(9, 262.4, told=True), ""),
     ],
 )
 def test_the_rule_that_ended_a_chain_is_named_with_its_calls_and_its_time(
-    code: ReasonCode, ended: Chain, rule: str
+    code: ReasonCode, failed: Chain, said: str
 ) -> None:
     """S-07."""
-    assert rule_of_end(RetryPolicy(), REASONS[code], ended) == rule
+    assert rule(RetryPolicy(), code, failed) == said
 
 
 def test_no_retries_at_all_is_a_rule_too() -> None:
-    assert rule_of_end(RetryPolicy(max_retries=0), REASONS[R.LLM_TIMEOUT], chain(1, 0, 1)) == (
-        "1 call: retry.max_retries is 0"
-    )
+    assert rule(RetryPolicy(max_retries=0), R.LLM_TIMEOUT, chain(1, 0)) == "1 call: retry.max_retries is 0"
+
+
+def test_more_failures_in_a_row_than_the_policy_has_are_what_the_text_begins_with() -> None:
+    ended = decide(RetryPolicy(), REASONS[R.LLM_RATE_LIMITED], chain(9, 262.4, told=True), jitter_sample=0.0)
+    assert ended == End(opening="more than 8 failures in a row: ")
+
+
+@pytest.mark.parametrize(
+    ("policy", "failed", "said"),
+    [
+        (RetryPolicy(ambiguous="fail"), chain(9, 0, ambiguous=True, was_shown=True), "ambiguous='fail'"),
+        (RetryPolicy(ambiguous="fail"), chain(9, 0, ambiguous=True, told=True), "ambiguous='fail'"),
+        (RetryPolicy.dawn(), chain(1, 0, was_shown=True), "stream_retry='never_after_first_delta'"),
+    ],
+)
+def test_what_the_author_chose_is_said_before_any_rule(policy: RetryPolicy, failed: Chain, said: str) -> None:
+    """S-12."""
+    ended = decide(policy, REASONS[R.LLM_NETWORK_ERROR], failed, jitter_sample=0.0)
+    assert isinstance(ended, End)
+    assert (ended.rule, ended.opening, ended.choice.endswith(said)) == ("", "", True)
 
 
 def test_the_end_of_a_chain_says_what_to_do_with_the_session_in_it() -> None:
     """S-07."""
     text = compose_final_text(
-        PLACE, LIMITED, REASONS[R.LLM_RATE_LIMITED], "9 calls in 262 s: retry.max_retries is 8", "job-1"
+        PLACE, LIMITED, REASONS[R.LLM_RATE_LIMITED], End(rule="9 calls in 262 s: retry.max_retries is 8"), "job-1"
     )
     assert text == (
         f"{PLACE}: the provider limits the rate of requests (HTTP 429): Rate limit reached; 9 calls in 262 s: "
@@ -98,7 +123,8 @@ def test_a_failure_that_is_retried_has_no_advice() -> None:
 
 def test_the_advice_is_there_behind_the_longest_text() -> None:
     long = LIMITED.model_copy(update={"text": "x" * 1_500})
-    text = compose_final_text("p" * 400, long, REASONS[R.LLM_RATE_LIMITED], "1 call: retry.max_retries is 0", "s" * 200)
+    end = End(rule="1 call: retry.max_retries is 0")
+    text = compose_final_text("p" * 400, long, REASONS[R.LLM_RATE_LIMITED], end, "s" * 200)
     assert len(text) <= 2_000
     assert text.endswith("or give the agent fallback_models")
 
@@ -139,15 +165,9 @@ def again(  # noqa: PLR0913 - each is a test's subject
     retry_after: float | None = None,
     jitter: float = 0.0,
 ) -> timedelta | None:
-    return decide(
-        policy or RetryPolicy(),
-        REASONS[code],
-        ambiguous=ambiguous,
-        attempt=attempt,
-        elapsed=timedelta(seconds=elapsed),
-        retry_after=retry_after,
-        jitter_sample=jitter,
-    )
+    failed = chain(1, elapsed, attempt=attempt, ambiguous=ambiguous, retry_after=retry_after)
+    decided = decide(policy or RetryPolicy(), REASONS[code], failed, jitter_sample=jitter)
+    return decided.time if isinstance(decided, Wait) else None
 
 
 def test_the_default_waits_double_from_one_second_and_nine_calls_are_made() -> None:

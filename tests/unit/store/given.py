@@ -17,8 +17,9 @@ from perdure.contracts.events import (
     UserMessageReceived,
 )
 from perdure.contracts.generations import Generate
+from perdure.contracts.ids import DELEGATED, delegate_session
 from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage
-from perdure.contracts.tools import PlannedCall, ToolOutcome
+from perdure.contracts.tools import Delegated, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, SendRequest, StopReason
 from perdure.store import RERUN, Claim, ClaimedTurn, LedgerCall, StepRecord, Store
 
@@ -45,6 +46,23 @@ async def open_turn(
     store: Store, prompt: str = "hello", *, session: str = SESSION, request_id: str = "r1"
 ) -> ClaimedTurn:
     return await store.open_turn(opening(prompt, session=session, request_id=request_id), HELPER)
+
+
+def delegate_opening(caller: ClaimedTurn, call_id: str, *, session: str = SESSION) -> OpenTurn:
+    """The opening of the delegate ``helper`` that carries out a call of a turn."""
+    delegate = delegate_session(session, "helper", session, call_id, caller.seed)
+    delegated = Delegated(
+        session=session,
+        turn=caller.turn,
+        step=1,
+        call_id=call_id,
+        definition=HELPER.digest(),
+        tool="helper",
+        root=session,
+        delegate=delegate,
+    )
+    request = Continuation(prompt="look", delegated=delegated)
+    return OpenTurn(session=delegate, request=request, request_id=f"{DELEGATED}{call_id}", run_started_at=STARTED)
 
 
 def generate(

@@ -74,14 +74,6 @@ async def test_a_turn_that_is_open_is_found_again_by_every_attempt(store: Store)
         await open_turn(store, request_id="r2")
 
 
-async def test_a_turn_meets_the_blocks_of_its_session_s_tenant_too(store: Store) -> None:
-    await open_turn(store)
-    await store.add_block(block(tenant=""))
-    other = opening(request_id="r2")
-    with pytest.raises(TurnBlockedError):
-        await store.open_turn(replace(other, request=replace(other.request, tenant="acme")), HELPER)
-
-
 async def test_the_rows_are_the_audit_trail(store: Store) -> None:
     """The same block twice is one; a lift stands with its name, and comes once."""
     first = await store.add_block(block(1, agent="helper"))

@@ -5,8 +5,9 @@ import pytest
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.turns import Continuation, OpenTurn
-from perdure.store import Artifact, NotFoundError, SessionErasedError, Store, erase
+from perdure.store import Artifact, NotFoundError, SessionErasedError, Store
 from perdure.store.errors import SessionRunsError
+from perdure.store.keys import erase
 from tests.unit.store.given import HELPER, SESSION, STARTED, answer, commit, generate, open_turn
 
 

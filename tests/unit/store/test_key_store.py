@@ -13,9 +13,10 @@ from sqlalchemy import create_engine, inspect, make_url, text
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.turns import Continuation, OpenTurn
 from perdure.security.keyring import Keyring
-from perdure.store import NotFoundError, SessionErasedError, Store, key_moves
+from perdure.store import NotFoundError, SessionErasedError, Store
 from perdure.store.database import Address
 from perdure.store.errors import StoreError, StoreKeyError, StoreUnavailableError
+from perdure.store.keys import moves
 from tests.unit.store.given import HELPER, SESSION, STARTED, answer, commit, generate, open_turn
 from tests.unit.store.test_sealing import BOTH, MARKER, NEW, OLD, everything_in, read_everything, say_everything
 
@@ -137,7 +138,7 @@ async def test_keys_move_while_sessions_are_written(
     url: str, key_url: str, monkeypatch: pytest.MonkeyPatch, *, out: bool
 ) -> None:
     """Cut off after each slice, and asked again; no session is unreadable meanwhile, and none is left behind."""
-    monkeypatch.setattr(key_moves, "SLICE", 3)
+    monkeypatch.setattr(moves, "SLICE", 3)
     async with opened(url, "" if out else key_url) as first:
         steps = [await say_one_thing(first, f"before-{number}") for number in range(7)]
     async with opened(url, key_url) as mover, opened(url, key_url) as writer:
@@ -169,7 +170,7 @@ async def test_a_session_that_is_erased_while_keys_move_keeps_none(
 
         name = "mark_wiped" if out else "drop_moved"
         with monkeypatch.context() as patched:
-            patched.setattr(key_moves, name, fail)
+            patched.setattr(moves, name, fail)
             with pytest.raises(StoreError, match="cut off"):
                 await store.move_keys(out=out)
         assert (keys_of(url), keys_of(key_url)) == (2, 2)
@@ -186,7 +187,7 @@ async def test_an_erasure_that_the_key_store_cut_off_is_ended_later(
     async with opened(url, key_url) as store:
         await say_one_thing(store, SESSION)
         with monkeypatch.context() as patched:
-            patched.setattr("perdure.store.key_store.KeyStore.write", _away)
+            patched.setattr("perdure.store.keys.key_store.KeyStore.write", _away)
             with pytest.raises(StoreUnavailableError):
                 await store.erase_session(SESSION)
         assert (await store.tombstones())[0].finished_at is None

@@ -1,5 +1,7 @@
 """The ledger: a tool's body runs under a claim, and its result is recorded once."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
@@ -243,3 +245,21 @@ def ledger_at(url: str) -> str:
         found = str(connection.execute(text("SELECT * FROM tool_calls")).all())
     engine.dispose()
     return found
+
+
+async def test_a_call_whose_server_asks_is_free_again_with_the_question(store: Store) -> None:
+    """S-60: it has no result yet, and an attempt that has lost it cannot park it."""
+    await planned(store)
+    await claim(store, "w1")
+    about: dict[str, Any] = {"session": SESSION, "turn": 1, "call_id": "c1"}
+    assert await store.park_call(**about, claimant="w1", asked='{"a": 1}')
+    assert await store.park_call(**about, claimant="w1", asked='{"a": 1}')  # the answer to the first was lost
+    assert not await store.park_call(**about, claimant="w0", asked='{"b": 1}')
+    assert await store.result_of_call(**about) is None
+    again = await claim(store, "w2")
+    assert (again.state, again.asked, again.arguments) == ("free", '{"a": 1}', '{"query": "x"}')
+    lost = await claim(store, "w3")
+    assert (lost.state, lost.asked) == ("uncertain", '{"a": 1}')
+    assert await finish(store, "w2")
+    assert not await store.park_call(**about, claimant="w2", asked='{"c": 1}')
+    assert await store.result_of_call(**about) == result()

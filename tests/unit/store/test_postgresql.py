@@ -3,12 +3,15 @@
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from perdure.store import Store, StoreError, StoreUnavailableError
 from perdure.store.database import Address
+from perdure.store.postgresql import AnsweringConnection
 from tests.unit.store.given import SESSION, open_turn
 
 SERVER = "postgresql://somebody@127.0.0.1:1/none"
@@ -35,7 +38,7 @@ async def test_nothing_is_prepared_on_the_server_unless_the_address_asks_for_it(
         await open_turn(store)
         for _ in range(8):
             await store.session(SESSION)
-        with store._database.reading.connect() as connection:
+        with store._database.engine.connect() as connection:
             prepared = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements").scalar_one()
     assert (prepared > 0) is (threshold is not None)
 
@@ -43,9 +46,41 @@ async def test_nothing_is_prepared_on_the_server_unless_the_address_asks_for_it(
 async def test_the_options_of_the_address_reach_the_connection(postgresql_url: str) -> None:
     url = with_options(postgresql_url, application_name="billing", sslmode="prefer", connect_timeout="7")
     async with await Store.open(url, upgrade=True) as store:
-        with store._database.reading.connect() as connection:
+        with store._database.engine.connect() as connection:
             assert connection.exec_driver_sql("SHOW application_name").scalar_one() == "billing"
             assert connection.connection.driver_connection.info.get_parameters()["connect_timeout"] == "7"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("query", "authorities"),
+    [
+        ("sslmode=verify-full", "system"),
+        ("sslmode=verify-full&sslrootcert=/etc/ca.pem", "/etc/ca.pem"),
+        ("sslmode=verify-ca", None),  # PostgreSQL's client takes the system's for verify-full alone
+        ("sslmode=require", None),
+        ("", None),
+    ],
+)
+async def test_a_servers_certificate_is_verified_by_the_systems_authorities_where_the_address_names_none(
+    query: str, authorities: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, object]] = []
+
+    def connect(**named: object) -> None:
+        given.append(named)
+        raise psycopg.OperationalError("nobody is there")
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(AnsweringConnection, "connect", connect)
+    with pytest.raises(StoreUnavailableError, match="nobody is there"):
+        await Store.open(f"{SERVER}?{query}")
+    assert given[0].get("sslrootcert") == authorities
+    folder = tmp_path / ".postgresql"
+    folder.mkdir()
+    (folder / "root.crt").touch()
+    with pytest.raises(StoreUnavailableError):
+        await Store.open(f"{SERVER}?{query}")
+    assert given[-1].get("sslrootcert") == (None if authorities == "system" else authorities)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -9,8 +10,19 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import NotFoundError, Store
-from perdure.store.refusals import Refusal
-from tests.unit.store.given import HELPER, SESSION, answer, commit, generate, new_event, open_turn, opening
+from perdure.store.provider_refusals import Refusal
+from perdure.store.queries import read_prompts
+from tests.unit.store.given import (
+    HELPER,
+    SESSION,
+    answer,
+    commit,
+    delegate_opening,
+    generate,
+    new_event,
+    open_turn,
+    opening,
+)
 
 
 async def test_agents_are_listed_by_name_with_their_newest_definition(store: Store) -> None:
@@ -58,6 +70,31 @@ async def test_sessions_are_listed_newest_first_and_filtered(store: Store) -> No
     assert await names(text="A") == ["a"]
     assert await names(text="stalled") == ["a"]
     assert await names(text="%") == []
+
+
+async def test_sessions_are_found_by_the_prompt_of_their_last_turn_and_by_no_other_field_of_it(store: Store) -> None:
+    prompts = {"a": 'Say "Lyon"\nand\tmore \x01 \\d', "b": "Où est 100 % de _Nantes_?", "c": "hello"}
+    for name, prompt in prompts.items():
+        await store.open_turn(opening(prompt, session=name), HELPER)
+    await store.commit_turn(commit((await store.session("c")).tip or "").model_copy(update={"session": "c"}))
+    await store.open_turn(opening("later", session="c", request_id="r2"), HELPER)
+
+    async def names(text: str) -> list[str]:
+        return [session.session for session, _ in await store.sessions(text=text)]
+
+    assert await names("LYON") == await names('"lyon"\nand\t') == await names("\x01 \\d") == ["a"]
+    assert await names("où est 100 % de _") == ["b"]
+    assert await names("later") == ["c"]
+    for other in ("hello", HELPER.model, HELPER.name, HELPER.digest(), "x_Nantes", "agent_start", '","', "prompt"):
+        assert await names(other) == [], other
+
+
+async def test_a_glance_has_the_steps_and_the_cost_of_an_open_turn(store: Store) -> None:
+    opened = await open_turn(store, "go")
+    step = await answer(store, generate(opened.tip), "a", cost="0.25")
+    await answer(store, generate(step.id, step=2), "b", cost="0.000003")
+    (glance,) = (await store.glances({SESSION: 1})).values()
+    assert (glance.prompt, glance.steps, glance.cost_usd) == ("go", 2, Decimal("0.250003"))
 
 
 async def test_a_session_is_listed_with_its_last_turn(store: Store) -> None:
@@ -134,3 +171,22 @@ async def test_workers_read_the_latest_refusals_of_others(store: Store) -> None:
     await store.note_refusal(latest)
     await store.note_refusal(replace(first, worker="b"))
     assert await store.read_refusals("b") == [latest]
+
+
+async def test_the_prompt_is_the_one_of_the_turn_that_is_asked_for(store: Store) -> None:
+    """Other turns of the sessions have the numbers that are asked of others."""
+    for session in ("a", "b"):
+        for turn in (1, 2):
+            opened = await open_turn(store, f"{session}{turn}", session=session, request_id=f"r{turn}")
+            await store.commit_turn(commit(opened.tip, turn=turn).model_copy(update={"session": session}))
+    found = await store.read("a test's", lambda connection: read_prompts(connection, {"a": 1, "b": 2}))
+    assert found == {"a": "a1", "b": "b2"}
+
+
+async def test_sessions_are_listed_without_delegates_when_that_is_asked_for(store: Store) -> None:
+    caller = await open_turn(store)
+    asked = delegate_opening(caller, "c1")
+    await store.open_turn(asked, HELPER)
+    listed = [session.session for session, _ in await store.sessions(delegates=False)]
+    assert listed == [SESSION]
+    assert len(await store.sessions()) == 2

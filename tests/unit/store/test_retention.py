@@ -10,7 +10,9 @@ from perdure.contracts.retention import Retention, SweepSlice, Swept
 from perdure.contracts.turns import Continuation, OpenTurn
 from perdure.contracts.values import replace
 from perdure.contracts.webhooks import Webhook
-from perdure.store import Artifact, SessionErasedError, Store, erase
+from perdure.store import Artifact, SessionErasedError, Store
+from perdure.store.keys import erase
+from perdure.store.tenants import claim_request
 from tests.unit.store.given import HELPER, SESSION, STARTED, answer, commit, generate, open_turn
 from tests.unit.store.test_sealing import OLD
 
@@ -132,7 +134,7 @@ async def test_garbage_is_what_nothing_refers_to(store: Store, monkeypatch: pyte
     await make_turns(store, 1)
     await store.keep_artifacts([Artifact(id="lost", session="never", media_type="text/plain", text="unsent")])
     await store.keep_artifacts([Artifact(id="used", session=SESSION, media_type="text/plain", text="sent")])
-    await store.claim_request("", "key", "digest", SESSION)
+    await store.write("claim", lambda connection: claim_request(connection, "", "key", "digest", SESSION))
     await store.erase_slice(await store.begin_erasure(SESSION))
     assert {kind: count for kind, count in (await store.collect_garbage(dry_run=True)).items() if count} == {
         "erasures": 1
@@ -156,3 +158,8 @@ async def test_the_key_of_a_webhook_is_no_garbage(url: str, monkeypatch: pytest.
         target = await store.webhook_target("w1")
         assert target is not None
         assert target.secrets == ("whsec_first",)
+
+
+async def test_nothing_was_swept_of_a_session_that_no_sweep_has_met(store: Store) -> None:
+    await open_turn(store)
+    assert await store.swept_seq(SESSION) == 0

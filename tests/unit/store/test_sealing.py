@@ -18,6 +18,7 @@ from perdure.store.database import Address
 from perdure.store.errors import StoreKeyError
 from perdure.store.open_turn import open_turn as begin
 from perdure.store.records import LedgerCall
+from perdure.store.tenants import answer_request, claim_request
 from tests.unit.store.given import (
     HELPER,
     SESSION,
@@ -54,8 +55,9 @@ async def opened(url: str, keyring: Keyring | None = OLD) -> AsyncIterator[Store
 async def say_everything(store: Store) -> str:
     """A turn with a prompt, an answer, a call, its result, an artifact, a piece and a request; its last step."""
     await store.claim_session(SESSION, "")
-    await store.claim_request("", "key", "digest", SESSION)
-    await store.answer_request("", "key", SESSION, f'"{MARKER}-ticket"')
+    await store.write("claim", lambda connection: claim_request(connection, "", "key", "digest", SESSION))
+    ticket = f'"{MARKER}-ticket"'
+    await store.write("answer", lambda connection: answer_request(connection, "", "key", SESSION, ticket))
     await store.keep_artifacts([Artifact(id="a1", session=SESSION, media_type="text/plain", text=f"{MARKER}-file")])
     tip = (await open_turn(store, f"{MARKER}-prompt")).tip
     wish = LedgerCall(call_id="c1", tool="search", arguments=f'{{"query": "{MARKER}-argument"}}')
@@ -211,7 +213,7 @@ async def test_sealed_sessions_are_listed_and_searched(url: str, monkeypatch: py
     monkeypatch.setattr("perdure.store.queries.SEARCHED_AT_ONCE", 2)
     async with opened(url) as store:
         for number in range(5):
-            opening_of = opening("x", session=f"s{number}", request_id="r")
+            opening_of = opening(f"Ask {number}", session=f"s{number}", request_id="r")
             tip = (await store.open_turn(opening_of, HELPER)).tip
             request = generate(tip).model_copy(update={"session": f"s{number}"})
             step = await answer(store, request, f"Number {number % 2} is it")
@@ -222,6 +224,7 @@ async def test_sealed_sessions_are_listed_and_searched(url: str, monkeypatch: py
         assert found == ["s3", "s1"]
         assert [record.session for record, _ in await again.sessions(text="number", limit=2)] == ["s4", "s3"]
         assert [record.session for record, _ in await again.sessions(text="S2")] == ["s2"]
+        assert [record.session for record, _ in await again.sessions(text="ask 3")] == ["s3"]
 
 
 async def test_a_text_that_was_moved_to_another_session_or_column_does_not_open(url: str) -> None:

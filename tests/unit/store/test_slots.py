@@ -12,7 +12,7 @@ from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, StopReas
 from perdure.contracts.values import replace
 from perdure.store import ClaimedTurn, Store
 from perdure.store.slots import STALE, InTheWay, NoSlotError, SlotLimit, SlotWait
-from tests.unit.store.given import HELPER, LATER, STARTED
+from tests.unit.store.given import HELPER, LATER, STARTED, delegate_opening
 
 ONE = SlotLimit(of="agent", name="helper", most=1)
 ACME = SlotLimit(of="tenant", name="acme", most=1)
@@ -108,8 +108,8 @@ async def test_a_turn_that_its_tenant_holds_up_does_not_hold_up_others_of_the_ag
 
 
 async def test_delegates_hold_no_slot(store: Store) -> None:
-    await take(store, opening("a"), ONE)
-    await take(store, opening("a-child", request_id="delegate:call"))
+    caller = await take(store, opening("a"), ONE)
+    await take(store, delegate_opening(caller, "call", session="a"))
     two = replace(ONE, most=2)
     assert (await take(store, opening("b"), two)).turn == 1
 
@@ -176,3 +176,11 @@ async def test_two_processes_never_both_take_the_last_slot(store: Store, url: st
 
         taken = await asyncio.gather(*map(attempt, range(20)))
     assert sum(taken) == 3
+
+
+async def test_a_turn_in_the_queue_is_its_own_sessions_next_one(store: Store) -> None:
+    await end(store, "a", await take(store, opening("a"), ONE))
+    await take(store, opening("b"), ONE)
+    for session in ("a", "c"):
+        await ask(store, opening(session, request_id="later"), ONE)
+    assert [(turn.session, turn.turn) for turn in await store.queued_turns()] == [("c", 1), ("a", 2)]

@@ -10,7 +10,7 @@ from perdure.contracts.events import CompactionEvent, DelegateEnd, DelegateStart
 from perdure.contracts.generations import Generate
 from perdure.contracts.hooks import Decided, ModelFallback
 from perdure.contracts.tools import FinishCall, PlannedCall, ToolOutcome
-from perdure.contracts.turns import Continuation, OpenTurn, StopReason
+from perdure.contracts.turns import StopReason
 from perdure.store import StepRecord, Store
 from perdure.store.commit_turn import output_of
 from tests.unit.store.given import (
@@ -20,6 +20,7 @@ from tests.unit.store.given import (
     STARTED,
     answer,
     commit,
+    delegate_opening,
     generate,
     new_event,
     open_turn,
@@ -105,16 +106,14 @@ async def test_a_failure_that_the_model_was_told_of_counts_once(store: Store) ->
 async def test_a_terminated_turn_is_charged_for_a_delegate(store: Store, told: bool) -> None:
     opened = await open_turn(store)
     await answer(store, generate(opened.tip), calls=[wish("c1")], cost="0.10")
-    start = DelegateStart(call_id="c1", tool="search", agent="helper", delegate="s.child")
+    child = delegate_opening(opened, "c1")
+    start = DelegateStart(call_id="c1", tool="search", agent="helper", delegate=child.session)
     await store.append_events(SESSION, [new_event("1/c1/delegate_start", start)])
-    child = OpenTurn(
-        session="s.child", request=Continuation(prompt="look"), request_id="delegate:c1", run_started_at=STARTED
-    )
     below = await store.open_turn(child, HELPER)
-    asked = Generate(session="s.child", turn=1, step=1, parent=below.tip, definition=HELPER.digest())
+    asked = Generate(session=child.session, turn=1, step=1, parent=below.tip, definition=HELPER.digest())
     step = await answer(store, asked, "found", cost="3.00")
     if told:
-        ended = commit(step.id).model_copy(update={"session": "s.child", "spent": Spent(cost_usd=Decimal("3.00"))})
+        ended = commit(step.id).model_copy(update={"session": child.session, "spent": Spent(cost_usd=Decimal("3.00"))})
         await store.commit_turn(ended)
         end = DelegateEnd(
             **{name: getattr(start, name) for name in ("call_id", "tool", "agent", "delegate")},

@@ -8,7 +8,8 @@ from sqlalchemy import event
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import AgentEnd, ToolEnd, UserMessageReceived
 from perdure.contracts.messages import AssistantMessage, ToolMessage, UserMessage
-from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, SendRequest, StopReason
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, Continuation, SendRequest, StopReason
+from perdure.contracts.values import JsonValue
 from perdure.store import NotFoundError, Store, TurnEndedError, TurnMismatchError
 from tests.unit.store.given import (
     HELPER,
@@ -18,6 +19,7 @@ from tests.unit.store.given import (
     answer,
     claim,
     commit,
+    delegate_opening,
     finish,
     generate,
     new_event,
@@ -263,3 +265,30 @@ async def test_an_output_over_the_limit_is_cut_with_a_notice_and_kept_whole_in_t
 async def test_committing_an_unknown_turn_names_it(store: Store) -> None:
     with pytest.raises(NotFoundError, match="there is no turn 1 of session 's'"):
         await store.commit_turn(commit("x"))
+
+
+async def test_a_delegates_turn_is_given_up_for_its_own_call_only(store: Store) -> None:
+    caller = await open_turn(store)
+    asked = delegate_opening(caller, "c1")
+    opened = await store.open_turn(asked, HELPER)
+    delegated = asked.request.delegated
+    assert delegated is not None
+    given_up = commit(opened.tip).model_copy(
+        update={"session": asked.session, "abandoned": True, "stop_reason": StopReason.CANCELLED}
+    )
+    other = delegated.model_copy(update={"call_id": "c2"})
+    with pytest.raises(NotFoundError, match="is of another request"):
+        await store.commit_turn(given_up.model_copy(update={"delegated": other}))
+    ended = await store.commit_turn(given_up.model_copy(update={"delegated": delegated}))
+    assert ended.first
+
+
+async def test_a_history_is_what_a_new_session_begins_with(store: Store) -> None:
+    history: tuple[dict[str, JsonValue], ...] = (
+        {"role": "user", "content": "before"},
+        {"role": "assistant", "content": "then"},
+    )
+    request = Continuation(prompt="now", history=history)
+    asked = opening("now").model_copy(update={"request": request})
+    await store.open_turn(asked, HELPER)
+    assert [message.content for message in await store.transcript(SESSION)] == ["before", "then", "now"]

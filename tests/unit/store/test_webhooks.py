@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perdure.contracts.webhooks import Webhook, WebhookEvent
+from perdure.contracts.webhooks import PushConfig, Webhook, WebhookEvent
 from perdure.store import NotFoundError, Store
 
 WEBHOOK = Webhook(
@@ -62,3 +62,20 @@ async def test_a_subscription_that_was_removed_is_nowhere(store: Store) -> None:
     ):
         with pytest.raises(NotFoundError, match="no webhook"):
             await gone
+
+
+async def test_a_turns_webhook_is_told_of_that_turn_alone_with_headers_that_no_list_has(store: Store) -> None:
+    """S-83: the webhooks of single turns, which may be many, are not read for other turns."""
+    push = PushConfig(id="mine", scheme="Bearer")
+    one = WEBHOOK.model_copy(update={"id": "wh_1123456789abcdef", "session": "s", "turn": 2, "push": push})
+    await store.add_webhook(WEBHOOK, "whsec_one")
+    await store.add_webhook(one, "whsec_two", {"authorization": "Bearer of-the-receiver"})
+    assert await store.webhooks() == (WEBHOOK,)
+    assert await store.webhooks(WebhookEvent.ENDED, turn=("s", 2)) == (WEBHOOK, one)
+    assert await store.webhooks(WebhookEvent.ENDED, turn=("s", 1)) == (WEBHOOK,)
+    assert await store.webhooks(WebhookEvent.ENDED, turn=("other", 2)) == (WEBHOOK,)
+    assert await store.webhooks(one=one.id) == (one,)
+    target = await store.webhook_target(one.id)
+    assert target is not None
+    assert target.headers == {"authorization": "Bearer of-the-receiver"}
+    assert "of-the-receiver" not in repr(target)

@@ -10,10 +10,22 @@ import pytest
 from perdure import Agent, Image, RetryPolicy, StdioServerConfig, ask_user, tool
 from perdure.client import RequestRefusedError
 from perdure.contracts.events import DelegateStart, Event
-from perdure.testing import Reply, Script, call, faults, say
-from perdure.testing.in_memory import InMemoryError, InMemoryRun, answer, approve, deny, run_in_memory
-from perdure.testing.memory_turn import RunningTurn
+from perdure.testing import (
+    InMemoryError,
+    InMemoryRun,
+    Reply,
+    Script,
+    answer,
+    approve,
+    call,
+    deny,
+    faults,
+    run_in_memory,
+    say,
+)
+from perdure.testing.memory_runtime import RunningTurn
 from perdure.testing.script import ChatRequest
+from tests.pictures import PNG
 
 PEER = Path(__file__).parent.parent.parent / "mcp_peer.py"
 paid: list[int] = []
@@ -175,7 +187,7 @@ async def test_a_request_that_is_not_valid_is_refused() -> None:
 
 
 async def test_a_picture_reaches_the_model() -> None:
-    picture = Image(data=b"\x89PNG\r\n\x1a\n" + b"0" * 20)
+    picture = Image(data=PNG)
     run = await run_in_memory(agent(), ["What is it?", picture], script(say("a dot")))
     assert "image_url" in asked(run, 0)[0][1]
 

@@ -22,7 +22,7 @@ ANSWERED: dict[str, JsonValue] = {"role": "assistant", "content": "adding"}
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=10) as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         yield client
 
 
@@ -297,7 +297,7 @@ async def test_a_script_is_served_from_a_process_of_its_own(http: httpx.AsyncCli
         sys.executable, "-m", "perdure.testing", "--script", str(file), stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         url = (await process.stdout.readline()).decode().strip()
         response = await http.post(f"{url}/chat/completions", json={"model": "m", "messages": [ASK]})
         os.kill(process.pid, signal.SIGTERM)

@@ -11,7 +11,7 @@ KEY = "sk-scripted-0123456789"
 
 async def post(provider: ScriptedProvider, wire: str, **body: Any) -> httpx.Response:
     messages = {"messages": [{"role": "user", "content": "hello"}]}
-    async with httpx.AsyncClient(timeout=10) as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         if wire == "openai":
             url, headers = f"{provider.url}/chat/completions", {"authorization": f"Bearer {KEY}"}
             return await http.post(url, headers=headers, json={"model": "m", **messages, **body})

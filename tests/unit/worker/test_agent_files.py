@@ -56,6 +56,7 @@ agents:
       - name: far
         url: https://example.com/mcp
         headers: {Authorization: "Bearer ${FAR_TOKEN}"}
+        oauth: {client_id: "${FAR_ID}", client_secret: "${FAR_SECRET}"}
     max_steps: 12
     generation_timeout: 90
     generate_params: {temperature: 0.2}
@@ -109,6 +110,10 @@ def test_a_file_describes_agents_with_all_that_python_can_say(tmp_path: Path, mo
     assert scout.instructions == "You look around.\n\nBe quick."
     assert [tool.name for tool in scout.tools] == ["look", "plain", "notes__add"]
     assert [type(server) for server in scout.mcp_servers] == [StdioServerConfig, HttpServerConfig]
+    far = scout.mcp_servers[1]
+    assert isinstance(far, HttpServerConfig)
+    assert far.oauth is not None
+    assert far.oauth.client_secret == "${FAR_SECRET}"
     assert scout.generation_timeout == timedelta(seconds=90)
     assert (scout.retry.max_retries, scout.retry.max_time) == (2, None)
     assert scout.budgets == Budgets.model_validate({"cost_usd": "0.5", "seconds": 3600})
@@ -134,6 +139,7 @@ def test_skills_are_folders_beside_the_file(tmp_path: Path) -> None:
 
 
 HEAD = "name: one\nmodel: openai/x\n"
+OAUTH = HEAD + "mcp_servers:\n  - name: a\n    url: https://host/mcp\n    oauth:\n      client_id: us\n"
 RULE = HEAD + "hooks:\n  - name: x\n    on: tool_end\n"
 WHEN = "    reaction: {{type: finish}}\n    when:\n      type: all_of\n      conditions:\n        - {}\n"
 
@@ -157,6 +163,8 @@ WHEN = "    reaction: {{type: finish}}\n    when:\n      type: all_of\n      con
         (HEAD + "mcp_servers:\n  - name: a\n    comand: x\n", 4, "an object with 'name' and 'command' or 'url'"),
         (HEAD + "mcp_servers:\n  - name: a\n    command: x\n    arg: [y]\n", 6, "arg: there is no such field"),
         (HEAD + "mcp_servers:\n  - name: a\n    url: nowhere\n", 4, "url 'nowhere' is none"),
+        (OAUTH + "      client_secret: plain text\n", 8, "client_secret may not be written out"),
+        (OAUTH + "      client_key: x\n", 8, "client_key: Extra inputs are not permitted"),
         (HEAD + "mcp_servers: [time]\n", 3, "this worker has no MCP server 'time'"),
         (HEAD + "skills: [no_such]\n", 3, "skills.0: the folder"),
         (HEAD + "stop_conditions:\n  - {type: step_count, count: 3, cout: 4}\n", 4, "cout"),

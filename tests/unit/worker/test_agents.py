@@ -83,7 +83,7 @@ def test_what_a_module_raised_stands_in_the_log_before_the_one_line(tmp_path: Pa
         env={"PATH": "/usr/bin:/bin", "PERDURE_METRICS_ADDRESS": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     log, line = ended.stderr.splitlines()
@@ -123,9 +123,16 @@ def test_a_worker_that_cannot_start_ends_with_one_line_and_the_right_code(
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (code, "")
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_an_agent_in_a_list_beside_tools_is_named_too(tmp_path: Path) -> None:
+    looks = "from perdure import Agent, tool\n@tool\ndef look() -> str:\n    'Look.'\n"
+    text = looks + "agents = [Agent(name='a-1', model='openai/x')]\n"
+    with pytest.raises(AgentLoadError, match="has agent 'a-1' only inside of 'agents'"):
+        load_agents([written(tmp_path, text)])

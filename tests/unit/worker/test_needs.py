@@ -76,7 +76,7 @@ def started(folder: Path, *modes: tuple[str, str]) -> tuple[int, str]:
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return ended.returncode, ended.stderr.strip().splitlines()[-1]

@@ -1,5 +1,6 @@
 """Logs are JSON without secrets; metrics are one page of ours and the SDK's."""
 
+import dataclasses
 import json
 import logging
 import socket
@@ -12,11 +13,12 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
 from perdure import Tool, tool
-from perdure.activities.metrics import Metrics
-from perdure.activities.store_gauges import Figures, McpCollector, Queued, StoreCollector
-from perdure.activities.tool_runner import Bodies, CallContext, masked
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.telling.store_gauges import Figures, McpCollector, Queued, StoreCollector
+from perdure.activities.toolbox.runner import Bodies, CallContext, masked
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.names import Metric
 from perdure.store import StoreUnavailableError
@@ -57,6 +59,15 @@ def test_what_comes_beside_the_message_holds_no_secret_either() -> None:
     assert "hunter2" not in told["calls"]
 
 
+def test_a_line_that_a_tool_writes_names_the_session_and_the_tool() -> None:
+    """Of whichever logger; a line of the worker itself names none."""
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, workflow_id="job-1", activity_type="look")
+    line = json.loads(environment.run(JsonFormatter(frozenset()).format, record("hello")))
+    assert (line["workflow"], line["activity"]) == ("job-1", "look")
+    assert not {"workflow", "activity"} & json.loads(JsonFormatter(frozenset()).format(record("hello"))).keys()
+
+
 async def test_what_a_tool_logs_is_without_the_arguments_that_are_masked() -> None:
     """S-52: sync or async, in the very call; not in another one."""
     formatter, bodies = JsonFormatter(frozenset()), Bodies(1)
@@ -72,7 +83,7 @@ async def test_what_a_tool_logs_is_without_the_arguments_that_are_masked() -> No
 
     async def called(body: Tool[..., Any], hidden: frozenset[str]) -> str:
         masked.set(hidden)
-        return str(await wrap_future(bodies.start(body, {"password": "s3cret"}, context)))
+        return str(await wrap_future(bodies.start(body, {"password": "s3cret"}, context).future))
 
     try:
         bodies_of_both: tuple[Tool[..., Any], ...] = (blocking, quick)
@@ -107,7 +118,7 @@ def test_a_failure_that_has_a_reason_code_is_one_sentence_without_a_traceback() 
 async def fetch(url: str) -> tuple[int, str]:
     def get() -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(url, timeout=5) as reply:
+            with urllib.request.urlopen(url, timeout=60) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -145,7 +156,7 @@ async def test_while_the_store_is_away_the_page_is_there_without_what_only_the_s
 
 async def busy() -> Figures:
     """Everything there is to say."""
-    return Figures(OpenTurns(), Queued(), {"file": 4096}, {"clerk": 1})
+    return Figures(OpenTurns(), Queued(), {"file": 4096}, {"clerk": 1}, 0, 1, {"sweep": 1}, 2.5)
 
 
 async def test_probes_tell_alive_from_ready_and_metrics_parse_as_one_page() -> None:
@@ -170,5 +181,6 @@ def test_a_port_in_use_is_refused_with_the_variable_that_changes_it() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(AddressError, match="PERDURE_METRICS_ADDRESS"):
+        said = "something else uses its port; choose another with --metrics-port, .*PERDURE_METRICS_ADDRESS"
+        with pytest.raises(AddressError, match=said):
             bind(f"127.0.0.1:{port}")

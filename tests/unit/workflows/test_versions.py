@@ -34,7 +34,10 @@ def test_a_call_is_found_however_it_is_written() -> None:
 
 
 def test_the_list_of_patches_is_that_of_the_code() -> None:
-    assert {found for path in WORKFLOW_CODE for found in patch_calls(path.read_text(encoding="utf-8"))} == set(PATCHES)
+    handed_on = ROOT / "workflows/temporal_runtime.py"
+    found = {path: [*patch_calls(path.read_text(encoding="utf-8"))] for path in WORKFLOW_CODE}
+    assert found.pop(handed_on) == [None]  # the one place that hands on an id of the others
+    assert {patch for patches in found.values() for patch in patches} == set(PATCHES)
 
 
 def test_each_patch_names_its_releases_and_its_reason() -> None:

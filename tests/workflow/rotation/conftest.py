@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import temporalio.client
 
-from perdure.cli.server import EmbeddedServer, ServerOptions, find_free_port
+from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client.connect import DATA_CONVERTER
+from perdure.local_ports import find_free_port
 from tests.conftest import FAST
 
 SUGGESTED_AFTER = 60

@@ -1,6 +1,7 @@
 """Followers that are cut off at random, over a killed worker, rotations and turns, miss nothing and repeat nothing."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -81,11 +82,13 @@ async def by_command(reader: Reader, session: str) -> None:
         async for line in process.stdout:
             reader.seen.append(json.loads(line)["seq"])
             if (left := left - 1) <= 0:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.communicate()  # whatever it had printed by then is lost
                 break
-        await process.stdout.read()
-        if await process.wait() == 0:
-            return
+        else:
+            if await process.wait() == 0:
+                return
 
 
 async def test_who_is_cut_off_a_hundred_times_ends_with_every_number_once(house: House) -> None:

@@ -223,6 +223,25 @@ async def _timers(house: House) -> list[float]:
     return seconds
 
 
+async def test_tools_of_a_start_and_results_are_the_turns_after_a_rotation(house: House) -> None:
+    """S-81: whoever began the turn still runs its calls, and the first result stands."""
+    look = call(("lookup", {}))
+    replies = (look, *steps(1, 6), look, say("done"))
+    async with ScriptedProvider(Script(replies=replies)) as provider, house.worker(agent()):
+        house.use(provider)
+        handle = await house.start(tools=[{"name": "lookup"}])
+        (first,) = await waiting(house)
+        receipt = await update(house, "submit_result", request=first["request_id"], value="Ada")
+        await house.wait_for_event("user_input_required", 2)
+        (second,) = await waiting(house)
+        assert await _run_id(house.temporal.get_workflow_handle(house.session)) != handle.first_execution_run_id
+        assert await update(house, "submit_result", request=first["request_id"], value="Ada") == receipt
+        assert "that stands" in await refusal(house, "submit_result", request=first["request_id"], value="Eve")
+        await update(house, "submit_result", request=second["request_id"], value="Bob")
+        result = await house.temporal.get_workflow_handle(house.session).result()
+    assert (result["stop_reason"], result["steps"]) == ("finished", 9)
+
+
 async def test_what_people_decided_is_remembered_after_a_rotation(house: House) -> None:
     """The same reply has the same receipt, another is refused with who was first; and the turn can ask again."""
     replies = (COLOUR, *steps(1, 6), COLOUR, say("done"))

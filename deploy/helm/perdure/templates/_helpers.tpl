@@ -155,6 +155,9 @@ spec:
           mountPath: /etc/perdure/temporal
           readOnly: true
         {{- end }}
+        {{- with $values.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     - name: tmp
       emptyDir:
@@ -165,8 +168,15 @@ spec:
         secretName: {{ $values.temporal.existingSecret }}
         defaultMode: 0440
     {{- end }}
+    {{- with $values.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- with $values.nodeSelector }}
   nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.affinity }}
+  affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with $values.tolerations }}

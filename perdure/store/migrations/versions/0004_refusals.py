@@ -1,4 +1,4 @@
-"""What providers refused lately, by key and worker: the whole fleet waits; it only adds."""
+"""Recent refusals of providers, by key and worker: the whole fleet waits; it only adds."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Where the keys of sessions stand, if not here; it only adds."""
+"""Key store: where the keys of sessions stand, if not here; it only adds."""
 
 import sqlalchemy as sa
 from alembic import op

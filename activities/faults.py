@@ -1,0 +1,148 @@
+"""Faults of code: failures that neither a provider's answer nor a connection explains, and their traceback in the log.
+
+A provider library wraps whatever it meets in one of its own classes, so a fault is looked for in the cause chain. An
+exception that a library raises while it reads a reply is not a fault of code: then the reply is odd. One that perdure's
+own code raises is a fault at any time.
+"""
+
+import contextlib
+import functools
+import sys
+import traceback
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.errors import permanent, runtime_error
+from perdure.contracts.errors import REASONS, ReasonCode, code_of_kind
+from perdure.contracts.exceptions import text_of
+from perdure.contracts.values import replace, replace_surrogates
+from perdure.llm.failures import FAULTS, TRANSPORT, WRAPPERS
+from perdure.security.redaction import redact_text
+
+LONGEST_TRACEBACK = 20_000
+"""Characters of a traceback in the log; its end is kept."""
+
+MISTAKES = (TypeError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError, RecursionError)
+"""Exceptions that are a fault of code whatever was given to it."""
+
+_LIBRARIES = frozenset({"litellm", "openai", "anthropic"})
+"""Packages that read providers' replies."""
+
+_INSTALLED_BY = {
+    "boto3": "perdure[s3]",
+    "botocore": "perdure[s3]",
+    "google": "litellm[google]",
+    "vertexai": "litellm[google]",
+    "anthropic": "anthropic",
+    "azure": "azure-identity",
+    "databricks": "databricks-sdk",
+    "mcp": "perdure[worker]",
+}
+"""Package to install for a missing module whose name does not say it."""
+
+
+def mark_answered(error: BaseException) -> None:
+    """Note that the provider had replied before this exception was raised."""
+    with contextlib.suppress(AttributeError):  # a class with slots
+        error.perdure_answered = True  # type: ignore[attr-defined]
+
+
+def find_fault(chain: Sequence[BaseException]) -> BaseException | None:
+    """The fault of code that a failure is, out of its cause chain; None for any other failure."""
+    if any(_names_of(link) & TRANSPORT for link in chain):
+        return None
+    fault = next((link for link in chain if not _is_wrapper(link)), None)
+    if fault is None or not _names_of(fault) & FAULTS:
+        return None
+    answered = any(getattr(link, "perdure_answered", False) for link in chain)
+    reads_reply = answered or _names_of(chain[0]) & {"StreamCutError"}
+    return None if reads_reply and not _is_ours(fault) else fault
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether an exception outside a provider's library is a fault that each further attempt would meet."""
+    return isinstance(error, (*MISTAKES, LookupError, ValueError))
+
+
+def words_of_fault(fault: BaseException, text: str) -> str:
+    """The text of a fault; of a module that is missing, with what to install."""
+    if isinstance(fault, ImportError) and fault.name:
+        name = fault.name.partition(".")[0]
+        return f"{text} (pip install '{_INSTALLED_BY.get(name, name)}' where the worker runs)"
+    return text or "without a message"
+
+
+def place_of_fault(fault: BaseException) -> str:
+    """The module of a fault, and the release of litellm, whose names and arguments change."""
+    return f"{module_of(fault)} ({litellm_release()})"
+
+
+def module_of(error: BaseException) -> str:
+    """The module that raised an exception, or called the standard library's code that did."""
+    modules = _modules_of(error)
+    named = next((name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names), None)
+    return named or next(iter(modules), "an unknown module")
+
+
+def perdures_module(error: BaseException) -> str:
+    """The module of perdure that is nearest to where an exception was raised; empty if none is."""
+    return next((name for name in _modules_of(error) if name.partition(".")[0] == "perdure"), "")
+
+
+@functools.cache
+def litellm_release() -> str:
+    """The name of litellm with its release."""
+    with contextlib.suppress(PackageNotFoundError):
+        return f"litellm {version('litellm')}"
+    return "litellm is not installed"
+
+
+def log_fault(error: BaseException, secrets: Collection[str], place: str) -> None:
+    """Write a fault's traceback to the worker's log, without secrets."""
+    trace = replace_surrogates("".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:])
+    activity.logger.error("a fault in %s", place, extra={"exception": redact_text(trace, secrets)})
+
+
+@asynccontextmanager
+async def faults_are_final(secrets: Collection[str]) -> AsyncIterator[None]:
+    """End an activity at a fault of code: another attempt would meet it again, each second."""
+    try:
+        yield
+    except ApplicationError:
+        raise
+    except Exception as error:
+        if not is_fault(error):
+            raise
+        name = activity.info().activity_type
+        log_fault(error, secrets, name)
+        reason = REASONS[ReasonCode.RUNTIME_INTERNAL]
+        kind = type(error).__name__
+        words = redact_text(words_of_fault(error, replace_surrogates(text_of(error))[:1_000]), secrets)
+        message = f"{name}: {reason.cause}: {kind} in {place_of_fault(error)}: {words}; {reason.advice}"
+        detail = runtime_error(ReasonCode.RUNTIME_INTERNAL, message)
+        raise permanent(replace(detail, type=kind, exception=code_of_kind(kind))) from None
+
+
+def _names_of(error: BaseException) -> frozenset[str]:
+    return frozenset(base.__name__ for base in type(error).__mro__)
+
+
+def _is_wrapper(error: BaseException) -> bool:
+    """Whether the class says nothing of what happened: what the exception was raised from does."""
+    return type(error) is Exception or bool(_names_of(error) & WRAPPERS)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether perdure's code raised an exception, and not a library that it called."""
+    packages = (name.partition(".")[0] for name in _modules_of(error))
+    return next((name for name in packages if name == "perdure" or name in _LIBRARIES), "") == "perdure"
+
+
+def _modules_of(error: BaseException) -> list[str]:
+    """The modules of an exception's traceback, the innermost first."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return [str(frame.f_globals.get("__name__", "")) for frame in reversed(frames)]

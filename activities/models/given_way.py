@@ -1,0 +1,179 @@
+"""Pictures, files and reasoning that give way when a provider refuses a call for them, so that none wedges a session.
+
+What gave way is remembered by the worker, for the session and the model: a later call leaves it out at once. Another
+worker, or this one after a restart, learns it again at the cost of a refused call.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.files import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
+from perdure.llm.compaction import LEAST_KEPT
+from perdure.llm.failures import FailureFacts, classify
+from perdure.llm.openai_format import WireMessage
+from perdure.llm.tool_output import head_and_tail
+
+MOST_TRIES = 12
+"""Most calls of one attempt, of which each leaves out more than the one before."""
+
+MOST_KEPT = 10_000
+"""Sessions that are remembered; the one unused for longest is forgotten first."""
+
+_STATUSES = frozenset({400, 404, 413, 415, 422, 500})
+"""Statuses of refusals that may be about a picture; local servers answer 500 where they cannot read one."""
+
+_IMAGE = re.compile(
+    r"\b(images?|pictures?|photos?|pixels?|vision|image_url|base64|media[ _]?type|multimodal)\b", re.IGNORECASE
+)
+_FILE = re.compile(r"\b(pdfs?|documents?|files?|file_data|attachments?)\b", re.IGNORECASE)
+_TOO_MANY = re.compile(
+    r"(too many|at most \d+|more than \d+|up to \d+|maximum( number)? of|(number|count) of)"
+    r".{0,40}(image|picture|document|file|media)"
+    r"|(image|picture|document|file|media)s?.{0,40}(count|per (request|prompt|message|call)|(limit|maximum) of \d)",
+    re.IGNORECASE,
+)
+_REASONING = re.compile(
+    r"reasoning_content|reasoning_details|thinking_blocks?|\b(thinking|reasoning|thought_signature)\b", re.IGNORECASE
+)
+_NOT_TAKEN = re.compile(
+    r"unsupported|not supported|un(known|recognized|expected)|extra (fields|inputs)|not (permitted|allowed)|forbidden"
+    r"|additional propert|invalid.{0,5}signature|signature.{0,20}(invalid|not valid)|cannot be modified",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Limits on the content that a session shows its model, as learnt from refusals.
+
+    Attributes:
+        most: Most pictures and files of one call.
+        most_bytes: Largest sum of their bytes.
+        refused: Artifacts that the provider has refused.
+        taken: Artifacts that it has taken.
+        reasons: Whether reasoning goes back.
+        most_characters: Longest text of one message; of a longer one its ends are shown. None means no bound.
+    """
+
+    most: int = MAX_PARTS
+    most_bytes: int = MAX_ALL_BYTES
+    refused: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    reasons: bool = True
+    most_characters: int | None = None
+
+    def lessened(self, sent: Sequence[WireMessage], facts: FailureFacts, *, may_cut: bool) -> "Given | None":
+        """Limits for the next call after a refusal of these messages; None if nothing of them was refused.
+
+        Args:
+            sent: The messages with the data of what was shown.
+            facts: The refusal.
+            may_cut: Whether a context that is too long can be shortened in no other way.
+        """
+        code, groups = classify(facts), [group for message in sent if (group := _shown_in(message))]
+        shown = [part for group in groups for part in group]
+        overflows = code == ReasonCode.LLM_CONTEXT_OVERFLOW
+        if shown and (facts.status == 413 or (overflows and may_cut)):
+            return self._smaller(shown)
+        if overflows and may_cut:
+            return self._shorter(sent)
+        if facts.status not in _STATUSES or code not in {ReasonCode.LLM_REQUEST_ERROR, ReasonCode.LLM_NETWORK_ERROR}:
+            return None
+        if shown and _TOO_MANY.search(facts.text) and len(shown) > 1:
+            return replace(self, most=len(shown) // 2)
+        if suspects := self._suspects(groups, facts.text):
+            return replace(self, refused=self.refused | suspects)
+        return self._without_reasoning(sent, facts.text)
+
+    def _smaller(self, shown: Sequence[FilePart]) -> "Given":
+        """With half of the bytes, the latest; the last one left is refused as such."""
+        last = shown[-1]
+        if len(shown) == 1:
+            return replace(self, refused=self.refused | {last.artifact})
+        half = sum(part.size for part in shown) // 2
+        return replace(self, most_bytes=max(half, last.size), most=min(self.most, len(shown) - 1))
+
+    def _shorter(self, sent: Sequence[WireMessage]) -> "Given | None":
+        """With half of the longest text, which alone may be longer than the model's window."""
+        longest = max((len(text) for message in sent if (text := _text_of(message))), default=0)
+        return replace(self, most_characters=longest // 2) if longest >= 2 * LEAST_KEPT else None
+
+    def fitted(self, messages: list[WireMessage]) -> list[WireMessage]:
+        """The messages with what gave way left out of them, but for pictures and files."""
+        most = self.most_characters
+        if most is not None:
+            messages = [
+                {**message, "content": head_and_tail(text, most)} if len(text := _text_of(message)) > most else message
+                for message in messages
+            ]
+        if self.reasons:
+            return messages
+        return [{name: value for name, value in message.items() if name != "reasoning"} for message in messages]
+
+    def _suspects(self, groups: Sequence[Sequence[FilePart]], text: str) -> frozenset[str]:
+        """The artifacts that the refusal may be about: those of the last message with one that was never taken."""
+        images, files = _IMAGE.search(text) is not None, _FILE.search(text) is not None
+        fits = [
+            [part for part in group if (images and is_image(part.media_type)) or (files and part.media_type == PDF)]
+            or [part for part in group if (images or files) and part.media_type != TEXT]
+            for group in groups
+        ]
+        unknown = [frozenset(part.artifact for part in group) - self.taken for group in fits]
+        known = frozenset(part.artifact for group in fits for part in group)
+        return next((group for group in reversed(unknown) if group), known)
+
+    def _without_reasoning(self, sent: Sequence[WireMessage], text: str) -> "Given | None":
+        has_some = self.reasons and any("reasoning" in message for message in sent)
+        if has_some and _REASONING.search(text) and _NOT_TAKEN.search(text):
+            return replace(self, reasons=False)
+        return None
+
+    def taking(self, sent: Sequence[WireMessage]) -> "Given":
+        """The same, after the provider has taken these messages."""
+        shown = frozenset(part.artifact for message in sent for part in _shown_in(message))
+        return self if shown <= self.taken else replace(self, taken=self.taken | shown)
+
+
+def _text_of(message: WireMessage) -> str:
+    """The text that may be cut: not the system prompt's."""
+    content = message.get("content")
+    return content if isinstance(content, str) and message.get("role") != "system" else ""
+
+
+def _shown_in(message: WireMessage) -> list[FilePart]:
+    """The pictures and files of a message that are sent with their data."""
+    parts = cast("Iterable[dict[str, object]]", message.get("parts") or ())
+    return [
+        FilePart.model_validate({name: value for name, value in part.items() if name != "data"})
+        for part in parts
+        if "data" in part
+    ]
+
+
+@dataclass
+class GivenWay:
+    """Limits learnt from refusals in the sessions that a worker serves, by session, model and address."""
+
+    _kept: OrderedDict[tuple[str, str, str], Given] = field(default_factory=OrderedDict)
+
+    def of(self, session: str, definition: AgentDefinition) -> Given:
+        """Limits of the session for this model."""
+        return self._kept.get(_key(session, definition), Given())
+
+    def keep(self, session: str, definition: AgentDefinition, given: Given) -> None:
+        """Remember it for the session's next calls."""
+        key = _key(session, definition)
+        self._kept[key] = given
+        self._kept.move_to_end(key)
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+
+
+def _key(session: str, definition: AgentDefinition) -> tuple[str, str, str]:
+    params = definition.generate_params
+    return session, definition.model, str(params.get("api_base") or params.get("base_url") or "")

@@ -1,0 +1,430 @@
+"""One call of a model, through litellm: its arguments, its door, its answer and what it costs.
+
+A call of a common wire goes through ``provider_door``, any other through ``litellm_door``. Behind both,
+``provider_reading`` reads the answer. litellm takes seconds to import and does much unasked, so ``perdure.activities``
+sets its environment variables first, and a worker imports this once before it polls.
+"""
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, cast
+
+import litellm
+
+from perdure.activities.faults import MISTAKES, mark_answered
+from perdure.activities.models import litellm_door, provider_door
+from perdure.activities.models.estimates import fill_counts, usage_of
+from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
+from perdure.activities.models.limits import TOOL_LIMITS, WHOLE_ONLY
+from perdure.activities.models.litellm_patches import quiet, skip_logging
+from perdure.activities.models.provider_http import guard_exchange, stand_in
+from perdure.activities.models.provider_messages import as_sent
+from perdure.activities.models.provider_reading import show_answer
+from perdure.activities.models.provider_replies import (
+    InvalidReplyError,
+    RedirectedError,
+    StreamCutError,
+    StreamUnreadableError,
+    UnusableAnswerError,
+    UnusableReplyError,
+)
+from perdure.activities.models.reasoning import reasoning_of
+from perdure.activities.models.wires import chat
+from perdure.activities.models.wires.reply import Answered, Shown
+from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables, names_of_call
+from perdure.contracts.budgets import Paid, Usage
+from perdure.contracts.errors import REASONS, ReasonCode
+from perdure.contracts.generations import CUT_OFF
+from perdure.contracts.tools import RawCall, ToolDeclaration
+from perdure.contracts.values import JsonValue, replace, replace_surrogates
+from perdure.llm.openai_format import WireMessage
+from perdure.llm.structured_output import is_strict
+from perdure.llm.text_tools import calls_in, describe_tools, to_text
+from perdure.llm.tool_schemas import ShownTools
+
+SILENCE_SECONDS = 600.0
+"""litellm's timeout, which bounds a silence. Constant, because litellm makes an HTTP client for each value."""
+
+
+quiet()
+
+logger = logging.getLogger("perdure.worker")
+
+IN_TEXT: ToolMode = "json-in-xml"
+"""Tool mode that replaces ``auto`` for a model without tool calls of its own."""
+
+
+class EmptyAnswerError(UnusableAnswerError):
+    """The model answered with neither text nor a tool call."""
+
+
+class ContentFilteredError(UnusableAnswerError):
+    """The provider cut the answer off by its content policy."""
+
+
+class TruncatedAnswerError(UnusableAnswerError):
+    """The answer was cut off at its longest allowed length; a tool call in it is not what the model meant."""
+
+
+class RefusedAnswerError(UnusableAnswerError):
+    """The model refused, and said so beside the content (OpenAI's ``refusal``)."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One whole answer of a model."""
+
+    text: str
+    calls: tuple[RawCall, ...]
+    thinking: tuple[JsonValue, ...]
+    finish_reason: str
+    usage: Usage
+    cost_usd: Decimal | None
+    recorded: bool = False
+    """Whether it comes from a recording, so that no provider was asked."""
+
+
+NOWHERE = "http://127.0.0.1:9/v1"
+"""The discard port of this machine: nothing listens there."""
+
+WARMED = frozenset({"openai", "anthropic"})
+"""Providers whose address can be given with a call, so that a call to nowhere stays on this machine."""
+
+
+async def warm_up(models: Iterable[str]) -> None:
+    """Pay for each provider's first call before the worker polls: it builds clients and blocks the event loop.
+
+    The call goes to a closed port and fails; litellm has then loaded what the first real call needs.
+    """
+    for provider in sorted(WARMED & {model.partition("/")[0] for model in models}):
+        with contextlib.suppress(Exception):
+            await litellm.acompletion(
+                model=f"{provider}/warm-up",
+                messages=[{"role": "user", "content": "warm-up"}],
+                tools=[{"type": "function", "function": {"name": "warm_up", "parameters": {"type": "object"}}}],
+                api_base=NOWHERE,
+                api_key="warm-up",
+                timeout=SILENCE_SECONDS,
+                num_retries=0,
+                max_retries=0,
+            )
+
+
+class PromptAssemblyError(Exception):
+    """The request for the model could not be put together. Nothing is sent."""
+
+
+@contextlib.contextmanager
+def guard_assembly() -> Iterator[None]:
+    """Turn whatever is raised while a request is put together into one error, unless it can only be a fault of code.
+
+    Raises:
+        PromptAssemblyError: Says what went wrong, and what to correct.
+    """
+    try:
+        yield
+    except (MissingKeyError, PromptAssemblyError, *MISTAKES):
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        msg = f"the request for the model could not be put together: {cause}; {_ASSEMBLY_ADVICE}"
+        raise PromptAssemblyError(msg) from error
+
+
+_ASSEMBLY_ADVICE = REASONS[ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR].advice
+
+
+class MissingKeyError(Exception):
+    """The worker's environment lacks variables that the call needs; the text names them. Nothing is sent."""
+
+
+@functools.cache
+def _find_missing_keys(model: str) -> tuple[str, ...]:
+    """The variables that litellm wants for a model and does not find. A worker's environment does not change."""
+    found = cast("dict[str, Any]", litellm.validate_environment(model=model))
+    return () if found["keys_in_environment"] else tuple(found["missing_keys"])
+
+
+_OWN_ACCESS = frozenset(
+    {
+        *("api_base", "base_url", "api_key"),
+        *("aws_access_key_id", "aws_bedrock_runtime_endpoint", "aws_profile_name", "aws_role_name"),
+        *("azure_ad_token", "client_secret", "vertex_credentials", "vertex_project"),
+    }
+)
+"""Arguments that give a call its key or address, so that it needs no variable of its provider."""
+
+
+def require_key(definition: AgentDefinition) -> None:
+    """Refuse a call without a key; a model at an address of the author's own needs none.
+
+    Raises:
+        MissingKeyError: Names the variables to set.
+    """
+    if stand_in.get() is not None:
+        return
+    params = definition.generate_params
+    missing = tuple(name for name in names_of_call(params) if not os.environ.get(name))
+    if _OWN_ACCESS.isdisjoint(params):
+        missing += _find_missing_keys(definition.model)
+    if missing:
+        raise MissingKeyError(" and ".join(missing))
+
+
+def mode_of(definition: AgentDefinition) -> ToolMode:
+    """The agent's tool mode, with ``auto`` resolved for its model.
+
+    A model that litellm's map has without tool calls gets tools in text, which works with every model. A model that the
+    map does not have is new or self-hosted: most of these have tool calls.
+    """
+    if definition.tool_mode != "auto":
+        return definition.tool_mode
+    known = facts_about(definition.model)
+    return "api" if not known or known.get("supports_function_calling") is True else IN_TEXT
+
+
+def system_prompt(definition: AgentDefinition) -> list[WireMessage]:
+    """The first message of each request, if there is anything to say."""
+    mode = mode_of(definition) if definition.tools else "api"
+    told = describe_tools(mode, definition.tools) if mode != "api" else ""
+    text = "\n\n".join(part for part in (definition.instructions, told, output_instructions(definition)) if part)
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _is_constrained(definition: AgentDefinition) -> bool:
+    """Whether the provider enforces the agent's output schema (OpenAI's ``response_format``) beside its tools.
+
+    For other models litellm makes the schema a tool that must be called at once (Claude 4), or sends what the provider
+    refuses beside tools (Gemini). Those get the schema in the system prompt.
+    """
+    schema, known = definition.output_schema, facts_about(definition.model)
+    if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
+        return False
+    if definition.tools and mode_of(definition) != "api":  # a call in text would not fit the schema
+        return False
+    of_openai = definition.model.partition("/")[0] in {"openai", "azure"}
+    native = bool(known.get("supports_native_structured_output"))
+    return native or (bool(known.get("supports_response_schema")) and (of_openai or not definition.tools))
+
+
+def output_instructions(definition: AgentDefinition) -> str:
+    """The part of the system prompt about the output schema; empty if the provider enforces the schema."""
+    if definition.output_schema is None or _is_constrained(definition):
+        return ""
+    schema = json.dumps(definition.output_schema, ensure_ascii=False)
+    return f"When you are done, answer with JSON only and no text around it. It must fit this JSON schema:\n{schema}"
+
+
+def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
+    schema = definition.output_schema
+    if schema is None or not _is_constrained(definition):
+        return {}
+    form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+
+async def complete(
+    definition: AgentDefinition,
+    messages: list[WireMessage],
+    *,
+    may_be_cut: bool = False,
+    shown: Shown | None = None,
+) -> Answer:
+    """Call the model once. Temporal is the only layer that retries, so litellm and the SDKs are told not to.
+
+    With ``may_be_cut``, an answer that was cut off at its longest allowed length is accepted. With ``shown``, the
+    provider is asked for a stream, unless it is known to have none, and the pieces are shown as they come. If the
+    provider refuses the number of tools, the call is made again at once with the tools in the system prompt; later
+    calls of this worker begin with that.
+
+    Raises:
+        MissingKeyError: No key is set for the provider.
+        PromptAssemblyError: The request could not be put together.
+        EmptyAnswerError: There is neither text nor a call in the answer.
+        ContentFilteredError: The answer was cut off by the provider's policy.
+        TruncatedAnswerError: The answer was cut off at its longest allowed length.
+        RefusedAnswerError: The model refused to answer.
+        Exception: Whatever litellm raises; ``perdure.activities.models.failures`` knows them.
+    """
+    require_key(definition)
+    chooses = definition.tool_mode == "auto" and mode_of(definition) == "api"
+    if chooses and TOOL_LIMITS.are_exceeded(definition):
+        return await _call_once(*_with_text_tools(definition, messages), may_be_cut, shown)
+    try:
+        return await _call_once(definition, messages, may_be_cut, shown)
+    except Exception as error:
+        if not (chooses and definition.tools and TOOL_LIMITS.learn(definition, error)):
+            raise
+    return await _call_once(*_with_text_tools(definition, messages), may_be_cut, shown)
+
+
+def _with_text_tools(
+    definition: AgentDefinition, messages: list[WireMessage]
+) -> tuple[AgentDefinition, list[WireMessage]]:
+    """The same call with the tools in the system prompt."""
+    changed = replace(definition, tool_mode=IN_TEXT)
+    return changed, [*system_prompt(changed), *(message for message in messages if message.get("role") != "system")]
+
+
+async def _call_once(
+    definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool, shown: Shown | None
+) -> Answer:
+    mode = mode_of(definition)
+    with guard_assembly():
+        tools = ShownTools(definition.tools if mode == "api" else ())
+        arguments = _arguments(definition, mode, messages, tools)
+    if shown is not None and WHOLE_ONLY.has(definition):
+        shown = None
+    try:
+        answered = await _ask(definition, arguments, shown, has_calls_in_text=mode != "api" and bool(definition.tools))
+    except UnusableReplyError as error:
+        if isinstance(error, StreamCutError) and error.has_ended_well:
+            WHOLE_ONLY.add(definition, error)
+        raise _with_price(error, definition, arguments) from None
+    answered = fill_counts(answered, arguments)
+    try:
+        answer = _answer(answered, definition, may_be_cut)
+    except UnusableAnswerError as error:
+        error.paid = Paid().plus(answered.counts.usage, cost_of(answered.counts, definition))
+        raise
+    if mode == "api" or not definition.tools or answer.finish_reason == CUT_OFF:
+        return replace(answer, calls=tools.read_calls(answer.calls))
+    return await asyncio.to_thread(_with_calls, answer, mode, definition.tools)
+
+
+async def _ask(
+    definition: AgentDefinition, arguments: Mapping[str, Any], shown: Shown | None, *, has_calls_in_text: bool
+) -> Answered:
+    """The model's answer; a stream that perdure could not read is asked for again as a whole, and nothing was sent."""
+    if shown is not None:
+        shown.begin(has_calls_in_text=has_calls_in_text)
+    instead = stand_in.get()
+    completion = None if instead is None else await instead.answer(definition, arguments)
+    if completion is not None:
+        return show_answer(chat.read(completion), shown)
+    reach = {} if instead is None else {"api_base": NOWHERE, "api_key": "sk-stand-in"}
+    asked = {**reach, **arguments}
+    try:
+        return await _exchange(definition, asked, shown)
+    except StreamUnreadableError:
+        return show_answer(await _exchange(definition, asked, None), shown)
+
+
+async def _exchange(definition: AgentDefinition, arguments: Mapping[str, Any], shown: Shown | None) -> Answered:
+    """The answer of one request, through the direct door or litellm's.
+
+    Raises:
+        Exception: What the exchange met; what litellm raised, if it made no request.
+    """
+    is_listened_to, response, failure = skip_logging(), None, None
+    with guard_exchange(shown, keeps_bytes=is_listened_to) as exchange:
+        request = None if is_listened_to else provider_door.prepare(arguments, streams=shown is not None)
+        try:
+            if request is not None:
+                await provider_door.send(request, exchange, SILENCE_SECONDS)
+            else:
+                response = await litellm_door.complete(arguments, exchange)
+        except Exception as error:  # noqa: BLE001 - what the exchange met says more, and may be an answer
+            if exchange.replied:
+                mark_answered(error)
+            failure = error
+    if exchange.answered is not None:
+        return exchange.answered
+    if response is not None:
+        return litellm_door.read(response)
+    raise exchange.error or failure or InvalidReplyError("no request was made")
+
+
+def _arguments(
+    definition: AgentDefinition, mode: ToolMode, messages: list[WireMessage], tools: ShownTools
+) -> dict[str, Any]:
+    """The arguments of litellm's call."""
+    sent = tools.show_calls(messages) if mode == "api" else to_text(mode, messages, definition.tools)
+    declared = tools.declarations()
+    own: dict[str, Any] = {
+        "model": definition.model,
+        "messages": as_sent(definition, sent),
+        "timeout": SILENCE_SECONDS,
+        "num_retries": 0,
+        "max_retries": 0,
+        **({"tools": declared} if declared else {}),
+        **_response_format(definition),
+    }
+    environment = os.environ if stand_in.get() is None else defaultdict(lambda: "stand-in", os.environ)
+    given = fill_call_variables(without_prices(definition.generate_params), environment)
+    twice = sorted(own.keys() & given.keys())
+    if twice:
+        msg = f"generate_params sets {' and '.join(twice)}, which perdure sets itself; leave that out"
+        raise PromptAssemblyError(msg)
+    return {**given, **own}
+
+
+def _with_price(
+    error: UnusableReplyError, definition: AgentDefinition, arguments: Mapping[str, Any]
+) -> UnusableReplyError:
+    """The failure of an unusable reply, with the cost of its tokens."""
+    if isinstance(error, RedirectedError):
+        return RedirectedError(_redirect_advice(str(error), definition))
+    usage = usage_of(error, arguments)
+    error.paid = Paid().plus(usage, price_of(definition, usage))
+    return error
+
+
+def _redirect_advice(origin: str, definition: AgentDefinition) -> str:
+    provider = definition.model.partition("/")[0].upper()
+    variable = f"{provider}_BASE_URL" if provider in {"OPENAI", "ANTHROPIC"} else f"{provider}_API_BASE"
+    return (
+        f"the provider's address redirects to {origin}, and nothing was sent there; set api_base in the agent's "
+        f"generate_params, or {variable} in the worker's environment, to the address that answers"
+    )
+
+
+def _with_calls(answer: Answer, mode: ToolMode, tools: tuple[ToolDeclaration, ...]) -> Answer:
+    """The answer with the tool calls parsed out of its text, and the finish reason of an answer with calls."""
+    text, found = calls_in(mode, answer.text, tools)
+    if not found:
+        return answer
+    calls = (replace(call, arguments=replace_surrogates(call.arguments)) for call in found)
+    return replace(answer, text=text, calls=(*answer.calls, *calls), finish_reason="tool_calls")
+
+
+JSON_TOOL = "json_tool_call"
+"""Name of the tool that litellm has a model call to answer in JSON, where the provider has no other way."""
+
+
+def _answer(answered: Answered, definition: AgentDefinition, may_be_cut: bool) -> Answer:
+    text, calls, finish_reason = answered.text, answered.calls, str(answered.end)
+    if definition.output_schema is not None and [call.name for call in calls] == [JSON_TOOL]:
+        text, calls, finish_reason = calls[0].arguments, (), "stop"
+    if finish_reason == "content_filter":
+        msg = f"the provider's content policy cut the answer off: {text[:200] or 'no text'}"
+        raise ContentFilteredError(msg)
+    if finish_reason == CUT_OFF and may_be_cut:
+        text, calls = f"{text}\n[cut off here: more of this answer was not affordable]".strip(), ()
+    elif finish_reason == CUT_OFF:
+        msg = f"the answer was cut off after {len(text):,} characters of text and {len(calls)} tool calls"
+        raise TruncatedAnswerError(msg)
+    if answered.refusal and not calls:
+        raise RefusedAnswerError(answered.refusal)
+    if finish_reason == "tool_calls" and not calls:
+        msg = "the answer ends with tool calls, and has none"
+        raise InvalidReplyError(msg, answered.counts.usage)
+    if not text.strip() and not calls:
+        msg = f"the model answered with neither text nor a tool call (finish_reason {finish_reason or 'missing'})"
+        raise EmptyAnswerError(msg)
+    return Answer(
+        text=text,
+        calls=calls,
+        thinking=reasoning_of(definition, answered.reasoning),
+        finish_reason=finish_reason,
+        usage=answered.counts.usage,
+        cost_usd=cost_of(answered.counts, definition),
+    )

@@ -1,0 +1,1 @@
+"""Traces, metrics and gauges of a worker; pieces of answers for followers; deliveries to webhooks."""

@@ -1,0 +1,31 @@
+"""Tools that a request brings and its caller runs: checked, for a stranger has written their schemas."""
+
+from collections.abc import Collection, Sequence
+
+from perdure.agents.schemas import check_size
+from perdure.agents.tool import ToolDefinitionError, caller_tool_of
+from perdure.contracts.caller_tools import CallerTool
+from perdure.contracts.names import Activity
+from perdure.contracts.tools import ToolDeclaration
+
+
+def declare_caller_tools(tools: Sequence[CallerTool], taken: Collection[str] = ()) -> tuple[ToolDeclaration, ...]:
+    """Declare the tools of a start request.
+
+    Args:
+        tools: The tools, as the request describes them.
+        taken: Names of the tools that the agent has already.
+
+    Raises:
+        ToolDefinitionError: A name is taken, or a schema is none or too long; the message is one line.
+    """
+    for tool in tools:
+        if tool.name in taken:
+            raise ToolDefinitionError(f"tool {tool.name!r}: the agent has a tool of that name; rename yours")
+        if tool.name in set(Activity):
+            raise ToolDefinitionError(f"tool {tool.name!r}: that is a name of perdure's own; rename yours")
+    try:
+        check_size(tool.parameters for tool in tools)
+    except ValueError as error:
+        raise ToolDefinitionError(f"parameters: {error}") from None
+    return tuple(caller_tool_of(dict(tool)).declaration for tool in tools)

@@ -1,0 +1,70 @@
+"""Exceptions of code that perdure did not write, in words. Such an exception may fail when it is printed."""
+
+MOST_LINKS = 100
+"""Exceptions of a chain that are looked at."""
+
+
+class RaisedError(Exception):
+    """Stands for an exception that a worker's handlers would not see, or would take for a signal of its own.
+
+    Attributes:
+        raised: The exception: ``StopIteration``, or one outside ``Exception``.
+    """
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__()
+        self.raised = raised
+
+
+def raised_of(error: BaseException) -> BaseException:
+    """The exception that the code raised."""
+    # ``isinstance`` would ask the exception itself, whose attributes are the author's code.
+    return error.raised if type(error) is RaisedError else error
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of the exception's class."""
+    return type(raised_of(error)).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """The exception's text, or "no message" if it has none or cannot be printed."""
+    return _print(raised_of(error)) or "no message"
+
+
+def can_be_printed(error: BaseException) -> bool:
+    """Whether the exception can be printed."""
+    return _print(error) is not None
+
+
+def _print(error: BaseException) -> str | None:
+    try:
+        return str.__str__(str(error))  # what an author's class makes of it may be more than a text
+    except BaseException:  # noqa: BLE001 - the edge: its ``__str__`` is the author's code
+        return None
+
+
+def repr_of(error: BaseException) -> str:
+    """The exception as its author would write it, or its class if that cannot be printed."""
+    try:
+        return str.__str__(repr(error))
+    except BaseException:  # noqa: BLE001 - the edge: its ``__repr__`` is the author's code
+        return kind_of(error)
+
+
+def can_be_looked_at(error: BaseException) -> bool:
+    """Whether the attributes of the exception and its causes can be read, as handlers, futures and logs do."""
+    link: BaseException | None = error
+    try:
+        for _ in range(MOST_LINKS):
+            if link is None or not (link.__class__ and hasattr(link, "__traceback__")):
+                break
+            link = link.__cause__ or link.__context__
+    except BaseException:  # noqa: BLE001 - the edge: the attributes are the author's code
+        return False
+    return True
+
+
+def print_error(error: BaseException) -> str:
+    """The exception in one line: its class, and its text."""
+    return f"{kind_of(error)}: {text_of(error)}"

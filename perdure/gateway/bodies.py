@@ -1,0 +1,186 @@
+"""Bodies of requests: read up to the limit of the route, parsed within bounds, validated up to the first unknown field.
+
+Every route with a body is a :class:`BodyRoute`, by the :class:`Router` that it belongs to. FastAPI alone would parse
+and validate on the event loop, and list every mistake: a body of unknown fields then holds up the whole gateway.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar, cast, get_args
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from perdure.contracts.errors import ReasonCode
+from perdure.contracts.json_bounds import BoundsError, read_json
+from perdure.gateway.problems import ProblemCode, ProblemError, problem_of_mistakes
+
+T = TypeVar("T")
+
+ON_THE_LOOP = 32 * 1024
+"""Bytes of a body that is parsed and validated at once; a larger one is on a thread."""
+
+SMALL = 64 * 1024
+"""Longest body of a route, in bytes, unless its model says otherwise."""
+
+MEDIUM = 2 * 1024 * 1024
+"""Longest body with one prompt or one answer, in bytes: a prompt of 128 KiB can be six times as long in JSON."""
+
+BODY_TIME, SMALL_BODY_TIME = timedelta(minutes=2), timedelta(seconds=20)
+"""Longest time that a body may take to come, of a route with the gateway's limit alone, and of any other."""
+
+_UNFIT = 0
+"""A value that no model of a body takes."""
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class Body(BaseModel):
+    """The body of a request: the first unknown field refuses it.
+
+    Attributes:
+        longest: Bytes that a body of this model may have; None is the gateway's limit alone.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    longest: ClassVar[int | None] = SMALL
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, fields: T) -> T:
+        given = cast("dict[object, object]", fields) if isinstance(fields, dict) else {}
+        known = cls.model_fields
+        unknown = next((name for name in given if name not in known), None)
+        if unknown is not None:
+            kind, said = "unknown_field", "there is no such field"
+            raise PydanticCustomError(kind, said, {"field": str(unknown)[:100]})
+        return fields  # pyright: ignore[reportUnknownVariableType] - whatever came
+
+
+class Reader:
+    """Reads the bodies of one route.
+
+    Args:
+        kind: The type of the route's body; None is part of it if the body may be left out.
+    """
+
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a model, or a union with None
+        model = next((part for part in get_args(kind) if isinstance(part, type) and issubclass(part, Body)), kind)
+        self.longest: int | None = getattr(model, "longest", SMALL)
+        self._adapter: TypeAdapter[object] = TypeAdapter(kind)
+
+    async def read(self, text: bytes, request: Request) -> object:
+        """The body as the route's parameter.
+
+        Raises:
+            ProblemError: It is not JSON, passes a bound, or does not fit the model.
+        """
+        if len(text) <= ON_THE_LOOP:
+            return self.parse(text)
+        threads = request.app.state.gateway.bodies
+        return await asyncio.get_running_loop().run_in_executor(threads, self.parse, text)
+
+    def parse(self, text: bytes) -> object:
+        """Parse and validate; raises as :meth:`read`."""
+        try:
+            return self._adapter.validate_python(read_json(text))
+        except BoundsError as error:
+            raise ProblemError(422, ReasonCode.REQUEST_INVALID, f"body: {error}") from None
+        except ValidationError as error:
+            raise problem_of_mistakes(error.errors(include_url=False, include_input=False), "body") from None
+        except ValueError:
+            msg = "the body is no JSON; send an object, in UTF-8"
+            raise ProblemError(400, ProblemCode.BAD_JSON, msg) from None
+
+
+class BodyRequest(Request):
+    """A request whose body the route's reader reads."""
+
+    def __init__(self, request: Request, reader: Reader, count: Callable[[int], None]) -> None:
+        super().__init__(request.scope, request.receive)
+        self._reader = reader
+        self._count = count
+        self._text: bytes | None = None
+
+    async def body(self) -> bytes:
+        """The bytes, up to the route's limit."""
+        if self._text is None:
+            self._text = await self._read_bytes()
+        return self._text
+
+    async def json(self) -> object:
+        """The body as the route's parameter; if it was refused, a value that does not fit, and the refusal is kept.
+
+        FastAPI asks for it before it looks at the caller's scopes and session, whose refusals come first.
+        """
+        try:
+            return await self._reader.read(await self.body(), self)
+        except ProblemError as error:
+            error.__context__ = None  # the frames of both hold the body, and what is kept here would hold the frames
+            self.state.refused_body = error.with_traceback(None)
+            return _UNFIT
+
+    async def _read_bytes(self) -> bytes:
+        limit, body = self._reader.longest, bytearray()
+        told = self.headers.get("content-length", "")
+        if limit is not None and told.isdigit() and int(told) > limit:
+            raise _too_long(limit)
+        try:
+            async with asyncio.timeout((BODY_TIME if limit is None else SMALL_BODY_TIME).total_seconds()):
+                async for chunk in self.stream():
+                    self._count(len(chunk))
+                    body += chunk
+                    if limit is not None and len(body) > limit:
+                        raise _too_long(limit)
+        except TimeoutError:
+            raise HTTPException(408, "the body did not come in time; send it again, faster") from None
+        return bytes(body)
+
+
+def refuse_nul(request: Request) -> None:
+    """Refuse a query with the character NUL, which not every database takes.
+
+    Raises:
+        ProblemError: It has one.
+    """
+    named = next((name for name, value in request.query_params.multi_items() if "\0" in name + value), None)
+    if named is not None:
+        said = "has the character NUL; leave it out (query)"
+        raise ProblemError(422, ReasonCode.REQUEST_INVALID, f"{named.replace(chr(0), '')[:100] or 'query'}: {said}")
+
+
+def _too_long(limit: int) -> HTTPException:
+    return HTTPException(413, f"the body has more than {limit:,} bytes, the limit of this route")
+
+
+class BodyRoute(APIRoute):
+    """A route whose body its reader reads."""
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's handler, behind a look at the query, which is given the body as it was read."""
+        handle = super().get_route_handler()
+        reader = None if self.body_field is None else Reader(self.body_field.field_info.annotation)
+
+        async def handle_read(request: Request) -> Response:
+            refuse_nul(request)
+            if reader is None:
+                return await handle(request)
+            caller = getattr(request.state, "caller", None)
+            with request.app.state.gateway.limits.body(caller.tenant if caller else "") as count:
+                return await handle(BodyRequest(request, reader, count))
+
+        return handle_read
+
+
+class Router(APIRouter):
+    """A router of the gateway: its routes read their bodies within bounds."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - FastAPI's
+        super().__init__(route_class=BodyRoute, **settings)

@@ -1,0 +1,240 @@
+"""Objects of OpenAI's Responses API, as JSON: the response with its items, made from what the log says of a turn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from perdure.contracts.budgets import Usage
+from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.events import AgentStart
+from perdure.contracts.input_requests import DecidedRequest, InputRequest
+from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.turns import StopReason
+from perdure.contracts.values import JsonValue
+from perdure.gateway.doors.responses.places import ResponseId, item_id
+
+Item = dict[str, JsonValue]
+"""An item of a response: a message, a call, or a request to whoever follows it."""
+
+SERVER = "perdure"
+"""Label of the server that runs an agent's tools: their calls are items ``mcp_call`` of it."""
+
+APPROVAL = "mcpr_"
+"""Prefix of the id of an approval request; the id of the call is behind it."""
+
+STATUSES: Mapping[StopReason, str] = {
+    StopReason.FINISHED: "completed",
+    StopReason.WAITING_FOR_INPUT: "completed",
+    StopReason.MAX_STEPS_REACHED: "incomplete",
+    StopReason.BUDGET_EXHAUSTED: "incomplete",
+    StopReason.CANCELLED: "cancelled",
+    StopReason.ERROR: "failed",
+    StopReason.STALLED: "failed",
+}
+"""Status of a response whose turn ended so."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """End of a response, as a client reads it.
+
+    Attributes:
+        status: OpenAI's word for it.
+        error: Why it failed, as one sentence.
+        code: Our reason code.
+        stop_reason: Our word for the end of the turn; empty if the turn has not ended.
+    """
+
+    status: str
+    at: datetime | None = None
+    error: str = ""
+    code: str = ""
+    stop_reason: str = ""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Fields that the responses of one turn share.
+
+    Attributes:
+        model: Name of the agent.
+        metadata: Texts of the turn's context.
+        tools: Function tools of the caller.
+    """
+
+    model: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    tools: Sequence[Item] = ()
+
+
+def tools_of(tools: Sequence[ToolDeclaration]) -> list[Item]:
+    """The function tools among an agent's tools, which whoever started the turn runs."""
+    return [
+        {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            "strict": None,
+        }
+        for tool in tools
+        if tool.runs == "caller"
+    ]
+
+
+def describe_response(
+    place: ResponseId,
+    shape: Shape,
+    *,
+    created_at: datetime,
+    output: Sequence[Item] = (),
+    usage: Usage | None = None,
+    ending: Ending | None = None,
+) -> Item:
+    """A response object; without an ending it is in progress."""
+    status = "in_progress" if ending is None else ending.status
+    told = {} if ending is None else {"stop_reason": ending.stop_reason, "reason_code": ending.code}
+    metadata: Item = {**shape.metadata, **{name: text for name, text in told.items() if text}}
+    previous = None if place.segment == 1 else str(ResponseId(place.session, place.turn, place.segment - 1))
+    return {
+        "id": str(place),
+        "object": "response",
+        "created_at": int(created_at.timestamp()),
+        "completed_at": int(ending.at.timestamp()) if ending and ending.at and status == "completed" else None,
+        "status": status,
+        "background": True,
+        "error": _describe_failure(ending) if ending is not None and status == "failed" else None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "model": shape.model,
+        "output": list(output),
+        "parallel_tool_calls": True,
+        "previous_response_id": previous,
+        "conversation": {"id": place.session},
+        "reasoning": None,
+        "store": True,
+        "temperature": None,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": list(shape.tools),
+        "top_p": None,
+        "truncation": "disabled",
+        "usage": None if usage is None else describe_usage(usage),
+        "metadata": metadata,
+    }
+
+
+def _describe_failure(ending: Ending) -> Item:
+    """The error of a failed response; OpenAI has a closed list of codes, so ours stands in the metadata."""
+    code = "rate_limit_exceeded" if ending.code == ReasonCode.LLM_RATE_LIMITED else "server_error"
+    return {"code": code, "message": ending.error or f"the turn ended: {ending.stop_reason or ending.code}"}
+
+
+def describe_inputs(place: ResponseId, prompt: AgentStart | None, said: Sequence[Item]) -> list[Item]:
+    """Input of a response: the prompt of its turn, or what was said to the response before."""
+    if place.segment > 1 or prompt is None:
+        return list(said)
+    content: list[JsonValue] = []
+    if prompt.prompt:
+        content.append({"type": "input_text", "text": prompt.prompt})
+    for part in prompt.parts:
+        file: Item = {"type": "input_file", "file_id": part.artifact, "filename": part.name}
+        content.append(file)
+    message = item_id("msg", place.session, place.turn, "prompt")
+    return [{"id": message, "type": "message", "role": "user", "status": "completed", "content": content}]
+
+
+def describe_decision(session: str, decided: DecidedRequest, output: str | None) -> Item:
+    """Reply to a request: a decision about a call, or the output of one that the client ran."""
+    call_id = decided.request_id
+    if decided.decision in {"approved", "denied"}:
+        return {
+            "id": item_id("mcpa", session, call_id),
+            "type": "mcp_approval_response",
+            "approval_request_id": APPROVAL + call_id,
+            "approve": decided.decision == "approved",
+            "reason": None,
+        }
+    return {
+        "id": item_id("fco", session, call_id),
+        "type": "function_call_output",
+        "call_id": call_id,
+        "output": output or "",
+        "status": "completed",
+    }
+
+
+def describe_list(items: Sequence[Item], *, has_more: bool = False) -> Item:
+    """A list of objects with ids."""
+    first, last = (str(items[0]["id"]), str(items[-1]["id"])) if items else ("", "")
+    return {"object": "list", "data": list(items), "first_id": first, "last_id": last, "has_more": has_more}
+
+
+def describe_usage(usage: Usage) -> Item:
+    """Tokens of a response."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def describe_part(text: str) -> Item:
+    """The text of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def describe_message(message: str, text: str | None, status: str) -> Item:
+    """A message of the agent; without a text it has no content yet."""
+    content: list[JsonValue] = [] if text is None else [describe_part(text)]
+    return {"id": message, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def describe_call(
+    session: str, call_id: str, tool: str, arguments: str, *, status: str = "in_progress", approved: bool = False
+) -> Item:
+    """A call that perdure runs."""
+    return {
+        "id": item_id("mcp", session, call_id),
+        "type": "mcp_call",
+        "server_label": SERVER,
+        "name": tool,
+        "arguments": arguments,
+        "approval_request_id": APPROVAL + call_id if approved else None,
+        "status": status,
+        "output": None,
+        "error": None,
+    }
+
+
+def close_call(item: Item, result: str | None, error: ErrorDetail | None) -> Item:
+    """A call with what came of it."""
+    if error is None:
+        return {**item, "status": "completed", "output": result}
+    said: JsonValue = [{"type": "text", "text": f"{error.code}: {error.message}"}]
+    failure: Item = {"type": "mcp_tool_execution_error", "content": said}
+    return {**item, "status": "failed", "output": result, "error": failure}
+
+
+def describe_request(session: str, request: InputRequest) -> Item:
+    """Request that a turn waits for: an approval, or a call of a function that the client runs or a person answers."""
+    if request.needs == "approval":
+        return {
+            "id": APPROVAL + request.request_id,
+            "type": "mcp_approval_request",
+            "server_label": SERVER,
+            "name": request.tool,
+            "arguments": request.arguments,
+        }
+    return {
+        "id": item_id("fc", session, request.request_id),
+        "type": "function_call",
+        "call_id": request.request_id,
+        "name": request.tool,
+        "arguments": request.arguments,
+        "status": "completed",
+    }

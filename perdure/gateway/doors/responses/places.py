@@ -1,0 +1,106 @@
+"""Places of this door: which part of which turn a response is, and where in the log an event of its stream stands.
+
+Both are written into what a client holds, so that the gateway remembers nothing: any replica reads them.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+import zlib
+from dataclasses import dataclass
+from typing import Self
+
+from perdure.contracts.ids import SESSION_ID_PATTERN
+
+PREFIX = "resp_"
+
+_PLACE = re.compile(rf"([1-9]\d{{0,6}})\.([1-9]\d{{0,6}})\.({SESSION_ID_PATTERN[1:-1]})")
+
+
+@dataclass(frozen=True)
+class ResponseId:
+    """A response: a segment of a turn. A turn has one, and one more each time it has waited for somebody.
+
+    Attributes:
+        turn: Number of the turn in its session.
+        segment: Number of the segment in its turn, from 1.
+    """
+
+    session: str
+    turn: int
+    segment: int = 1
+
+    def __str__(self) -> str:
+        told = f"{self.turn}.{self.segment}.{self.session}".encode()
+        return PREFIX + base64.urlsafe_b64encode(told).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The response that an id names; None if this door writes no such id."""
+        try:
+            told = base64.urlsafe_b64decode(text.removeprefix(PREFIX) + "=" * (-len(text.removeprefix(PREFIX)) % 4))
+            found = _PLACE.fullmatch(told.decode())
+        except (binascii.Error, ValueError):
+            return None
+        place = None if found is None else cls(found[3], int(found[1]), int(found[2]))
+        return place if str(place) == text else None
+
+
+def item_id(prefix: str, session: str, *place: object) -> str:
+    """The id of an item, the same whenever it is read."""
+    told = "/".join(map(str, (session, *place)))
+    return f"{prefix}_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+
+
+SPACE = 1 << 20
+"""Numbers of one event of the log: its wire events have those from ``seq * SPACE`` on."""
+
+PARKED = 1_000
+"""Place of the wire event with which a segment ends because its turn waits, behind those of the last request."""
+
+LIVE = 1_024
+"""Place of the first wire event of an answer that is being written: those of the log's events stand before it."""
+
+_CHARACTER = 8
+"""Places of a character of such an answer: three bits say what the text before it was."""
+
+LONGEST_LIVE = (SPACE - LIVE) // _CHARACTER - 1
+"""Most characters of an answer that are shown while it is written; the others come when it is stored."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of a reader of a stream: behind this wire event.
+
+    Attributes:
+        seq: Number of the event in the log.
+        at: Place among the wire events of that one.
+    """
+
+    seq: int = 0
+    at: int = -1
+
+    @classmethod
+    def parse(cls, number: int) -> Self:
+        """The place behind the wire event of that number."""
+        return cls(*divmod(number, SPACE))
+
+    @property
+    def shown(self) -> int | None:
+        """Characters that the reader has of an answer that is being written; None if it has not begun."""
+        return (self.at - LIVE) // _CHARACTER if self.at >= LIVE else None
+
+    def fits(self, text: str) -> bool:
+        """Whether the reader may have this text, the characters it has of an answer."""
+        return len(text) == self.shown and (self.at - LIVE) % _CHARACTER == _check(text)
+
+
+def live_place(text: str) -> int:
+    """Place of the wire event behind which a reader has this text of an answer that is being written."""
+    return LIVE + len(text) * _CHARACTER + _check(text)
+
+
+def _check(text: str) -> int:
+    """Three bits that differ for most other texts of that length; of none, a place for the wire events before it."""
+    return zlib.crc32(text.encode(errors="replace")) % _CHARACTER if text else 1

@@ -1,0 +1,293 @@
+"""The routes of this door. Every response is durable, ``background`` or not: a closed connection ends no job."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from fastapi import Path, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from perdure.client import WrongTurnError
+from perdure.client.requests import session_id
+from perdure.contracts.errors import PerdureError, ReasonCode
+from perdure.contracts.turns import RunState
+from perdure.contracts.values import JsonValue
+from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner, Starter, act_for
+from perdure.gateway.bodies import Body, Router
+from perdure.gateway.callers import Caller
+from perdure.gateway.doors import Door
+from perdure.gateway.doors.responses.carrying import Carrier, own_response
+from perdure.gateway.doors.responses.events import WireEvent
+from perdure.gateway.doors.responses.following import (
+    check_exists,
+    describe,
+    find_turn,
+    first_event,
+    follow,
+    read_inputs,
+    wait_for_end,
+)
+from perdure.gateway.doors.responses.objects import Item, describe_list
+from perdure.gateway.doors.responses.places import Place, ResponseId
+from perdure.gateway.doors.responses.requests import ResponseBody, read_request
+from perdure.gateway.problems import Problem, ProblemCode, ProblemError
+from perdure.gateway.sse import PING, Chunks, EventStream
+from perdure.gateway.starts import IdempotencyKey
+from perdure.store.records import RegisteredAgent
+
+PREFIX = "/openai/v1"
+
+router = Router(prefix=PREFIX, include_in_schema=False)
+
+EARLY = timedelta(seconds=1)
+"""A client that streams is told its response's id after so long, if no worker has opened the turn yet."""
+
+CANCEL_SECONDS = 10
+"""Longest time that a cancel waits for the end of the turn."""
+
+LAST_NUMBER = 2**53
+"""Numbers that every client can hold are below."""
+
+ResponsePath = Annotated[str, Path(max_length=500)]
+
+
+@router.post("/responses", operation_id="create_response")
+async def create_response(
+    caller: Starter,
+    _: Reader,
+    request: Request,
+    body: ResponseBody,
+    gateway: GatewayOf,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Start a turn, or say to one what it waits for; then stream the response, wait for its end, or neither."""
+    asked = read_request(body)
+    carrier = Carrier(gateway, caller, request, idempotency_key)
+    place = await carrier.carry_out(asked, body)
+    reader = await act_for(gateway, caller, place.session)
+    if body.stream:
+        return await _stream(gateway, reader, place)
+    if not body.background:
+        await _wait(gateway, reader, request, place)
+    return JSONResponse(await describe(gateway, place))
+
+
+@router.get("/responses/{response}", operation_id="get_response")
+async def get_response(
+    response: ResponsePath,
+    caller: Reader,
+    request: Request,
+    gateway: GatewayOf,
+    *,
+    stream: bool = False,
+    starting_after: Annotated[int | None, Query(ge=0, lt=LAST_NUMBER)] = None,
+) -> Response:
+    """The response as it is now; or the events of its stream behind a number, then what comes."""
+    place = await own_response(gateway, caller, response)
+    request.state.session = place.session
+    if not stream:
+        return JSONResponse(await describe(gateway, place))
+    return await _stream(gateway, await act_for(gateway, caller, place.session), place, starting_after)
+
+
+@router.post("/responses/{response}/cancel", operation_id="cancel_response")
+async def cancel_response(
+    response: ResponsePath, caller: Runner, _: Reader, request: Request, gateway: GatewayOf
+) -> Response:
+    """Cancel the turn of the response, whoever waits for it; one that has ended stays as it is."""
+    place = await own_response(gateway, caller, response)
+    request.state.session = place.session
+    view = await find_turn(gateway, place)
+    if view.state is not RunState.ENDED:
+        stops = False
+        with contextlib.suppress(WrongTurnError):  # it has ended meanwhile
+            stops = await gateway.client.cancel(place.session, f"cancelled by {caller.name}", place.turn)
+        if stops:
+            reader = await act_for(gateway, caller, place.session)
+            await _wait(gateway, reader, request, place, CANCEL_SECONDS)
+    return JSONResponse(await describe(gateway, place))
+
+
+@router.get("/responses/{response}/input_items", operation_id="list_input_items")
+async def list_input_items(
+    response: ResponsePath,
+    caller: Reader,
+    request: Request,
+    gateway: GatewayOf,
+    *,
+    order: Literal["asc", "desc"] = "desc",
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    after: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """List what the response was asked with: the prompt, or what was said to the response before it."""
+    place = await own_response(gateway, caller, response)
+    request.state.session = place.session
+    items = await read_inputs(gateway, place)
+    if order == "desc":
+        items.reverse()
+    begin = 0
+    if after is not None:
+        begin = next((number for number, item in enumerate(items, start=1) if item["id"] == after), -1)
+        if begin < 0:
+            raise ProblemError(422, ReasonCode.REQUEST_INVALID, "after: the list has no item of that id")
+    page = items[begin : begin + limit]
+    return JSONResponse(describe_list(page, has_more=begin + limit < len(items)))
+
+
+@router.get("/models", operation_id="list_models")
+async def list_models(_: Reader, gateway: GatewayOf) -> Response:
+    """The agents that workers have registered, as models."""
+    store = await gateway.client.store()
+    models = [_describe_model(agent) for agent in await store.agents()]
+    return JSONResponse({"object": "list", "data": models})
+
+
+@router.get("/models/{model:path}", operation_id="get_model")
+async def get_model(model: Annotated[str, Path(max_length=200)], _: Reader, gateway: GatewayOf) -> Response:
+    """One agent as a model."""
+    store = await gateway.client.store()
+    found = next((agent for agent in await store.agents() if agent.name == model), None)
+    if found is None:
+        msg = f"no worker has registered an agent {model!r}; GET /models lists the agents"
+        raise ProblemError(404, ReasonCode.REQUEST_UNKNOWN_AGENT, msg)
+    return JSONResponse(_describe_model(found))
+
+
+def _describe_model(agent: RegisteredAgent) -> Item:
+    return {"id": agent.name, "object": "model", "created": int(agent.seen_at.timestamp()), "owned_by": "perdure"}
+
+
+class ConversationBody(Body):
+    """The body of a new conversation, which nothing is kept of: a session begins with its first turn."""
+
+    metadata: dict[str, str] | None = Field(default=None, max_length=0)
+    items: list[dict[str, JsonValue]] | None = Field(default=None, max_length=0)
+
+
+@router.post("/conversations", operation_id="create_conversation")
+async def create_conversation(_: Runner, body: ConversationBody | None = None) -> Response:
+    """A name for a conversation; its session begins with the first response that names it."""
+    return JSONResponse(_describe_conversation(session_id("conv"), datetime.now(UTC)))
+
+
+@router.get("/conversations/{session}", operation_id="get_conversation")
+async def get_conversation(_: Reader, session: OwnSession, gateway: GatewayOf) -> Response:
+    """A conversation: a session that has begun."""
+    view = await gateway.client.session_view(session)
+    created_at = datetime.now(UTC) if view.opened is None else view.opened[0].created_at
+    return JSONResponse(_describe_conversation(session, created_at))
+
+
+def _describe_conversation(session: str, created_at: datetime) -> Item:
+    return {"id": session, "object": "conversation", "created_at": int(created_at.timestamp()), "metadata": {}}
+
+
+async def _stream(gateway: Gateway, caller: Caller, place: ResponseId, after: int | None = None) -> Response:
+    """The stream of a response.
+
+    Raises:
+        ProblemError: The tenant has too many streams, the log ends before that number, or there is no such response.
+    """
+    if after is not None:
+        await _check_cursor(gateway, place, after)
+    await check_exists(gateway, place)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(gateway.limits.stream(caller.tenant))
+        ends = (gateway.stopping, stack.enter_context(gateway.hold(caller)))
+        feed = await stack.enter_async_context(gateway.hub.deltas.follow(place.session))
+        at = None if after is None else Place.parse(after)
+        chunks = _encode(gateway, place, after, follow(gateway, place, at, feed))
+        return EventStream(chunks, place="", ends=ends, closing=stack.pop_all(), notices=False)
+
+
+async def _check_cursor(gateway: Gateway, place: ResponseId, after: int) -> None:
+    store = await gateway.client.store()
+    last = (await store.last_seqs([place.session])).get(place.session, 0)
+    if Place.parse(after).seq > last:
+        msg = "starting_after: no event of this response has that number yet; give the one of the last event received"
+        raise ProblemError(422, ReasonCode.REQUEST_INVALID, msg)
+
+
+async def _encode(
+    gateway: Gateway, place: ResponseId, after: int | None, following: AsyncGenerator[list[WireEvent], None]
+) -> Chunks:
+    """The events as bytes; the first comes soon, also where no worker has opened the turn."""
+    async with aclosing(following):
+        coming = asyncio.ensure_future(anext(following, None))
+        is_early = False
+        try:
+            if after is None and not (await asyncio.wait({coming}, timeout=EARLY.total_seconds()))[0]:
+                is_early = True
+                yield encode_event(await first_event(gateway, place)), ""
+            found = await coming
+        except PerdureError:  # of which a reader that comes again is told
+            return
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        while found is not None:
+            told = [event for event in found if not (is_early and event.body["type"] == "response.created")]
+            yield b"".join(map(encode_event, told)) or PING, ""
+            try:
+                found = await anext(following, None)
+            except PerdureError:
+                return
+
+
+def encode_event(event: WireEvent) -> bytes:
+    """The event as the stream has it."""
+    return b"event: %s\ndata: %s\n\n" % (str(event.body["type"]).encode(), json.dumps(event.body).encode())
+
+
+async def _wait(
+    gateway: Gateway, caller: Caller, request: Request, place: ResponseId, seconds: float | None = None
+) -> None:
+    """Wait until the response has ended, its client has gone, or the gateway stops."""
+    with gateway.limits.stream(caller.tenant), gateway.hold(caller) as gone:
+        ends = (gateway.stopping.wait(), gone.wait(), _wait_until_gone(request))
+        await wait_for_end(gateway, place, ends, seconds)
+    gateway.check(caller)
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+_STATUSES: Mapping[int, int] = {422: 400}
+"""Statuses of problems that OpenAI has as others."""
+
+_FINAL = frozenset({409})
+"""Statuses that OpenAI's clients retry, and that stay as they are unless the session is busy."""
+
+_FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_0-9]+)*): ")
+
+
+def write_error(problem: Problem, headers: Mapping[str, str] | None) -> Response:
+    """The problem in OpenAI's form; ``code`` is ours."""
+    status = _STATUSES.get(problem.status, problem.status)
+    if problem.code == ReasonCode.REQUEST_UNKNOWN_AGENT:
+        status = 404
+    kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    named = _FIELD.match(problem.detail)
+    error = {
+        "message": problem.detail,
+        "type": kind,
+        "param": named[1] if named is not None and status == 400 else None,
+        "code": problem.code,
+    }
+    more = dict(headers or {})
+    if status in _FINAL and problem.code != ProblemCode.SESSION_BUSY:
+        more["x-should-retry"] = "false"
+    return JSONResponse({"error": error}, status, headers=more)
+
+
+DOOR = Door(prefix=f"{PREFIX}/", router=router, form=write_error)

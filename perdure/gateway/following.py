@@ -1,0 +1,86 @@
+"""Reading and following a log, and waiting for an end: for the native routes and for each door."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from perdure.client import UnknownSessionError
+from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas
+from perdure.client.stream import EventReader, from_store
+from perdure.client.views import SessionView
+from perdure.gateway.access import Gateway, act_for, own_session
+from perdure.gateway.callers import Caller
+from perdure.gateway.hub import News
+from perdure.store.live import Feed
+
+
+async def own_view(gateway: Gateway, caller: Caller, session: str) -> SessionView | None:
+    """The caller's session as it is; None if the caller has none of that id, or a request beside this one begins it.
+
+    Raises:
+        SessionErasedError: It was the caller's, and was erased.
+    """
+    try:
+        await own_session(session, await act_for(gateway, caller, session), gateway)
+        return await gateway.client.session_view(session)
+    except UnknownSessionError:
+        return None
+
+
+async def reader_at(gateway: Gateway, session: str, turn: int) -> EventReader:
+    """A reader that stands before the turn."""
+    reader = EventReader(await gateway.client.store(), session, 0)
+    await reader.skip_to(turn)
+    return reader
+
+
+def follow_news(
+    gateway: Gateway, session: str, reader: EventReader, feed: Feed | None
+) -> AsyncGenerator[News | DeltaBatch, None]:
+    """News of a session behind a reader, with the pieces of answers if there is a feed of them."""
+    known, begin = reader.known or 0, reader.after
+    news = gateway.hub.follow(session, begin)
+    return news if feed is None else merge_deltas(news, feed, note_news, known if begin < known else 0)
+
+
+def note_news(reader: DeltaReader, news: News) -> None:
+    """Tell a reader of deltas which events stand before them."""
+    for frame in news.frames:
+        reader.note(frame.envelope)
+
+
+async def asks_on(gateway: Gateway, session: str, seq: int) -> bool:
+    """Whether another request stands behind this event: those of a step are written at once, and may be read in two."""
+    store = await gateway.client.store()
+    behind = await from_store(lambda: store.events(session, after=seq, limit=1))
+    return bool(behind) and behind[0].event.type == "user_input_required"
+
+
+async def drain_until(
+    following: AsyncGenerator[Any, None], ends: Sequence[Coroutine[Any, Any, object]], seconds: float | None = None
+) -> None:
+    """Wait until nothing more comes, or one of ``ends`` has ended, but no longer than so many seconds."""
+
+    async def drain() -> None:
+        async with aclosing(following):
+            async for _ in following:
+                pass
+
+    await wait_until(drain(), ends, seconds)
+
+
+async def wait_until(
+    awaited: Coroutine[Any, Any, object], ends: Sequence[Coroutine[Any, Any, object]], seconds: float | None = None
+) -> None:
+    """Wait for one thing, or until one of ``ends`` has ended, but no longer than so many seconds; it may raise."""
+    waiting = asyncio.create_task(awaited)
+    tasks: list[asyncio.Task[Any]] = [waiting, *map(asyncio.create_task, ends)]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            waiting.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,28 @@
+"""The activities of a worker over a store, composed as production composes them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from perdure import Agent
+from perdure.activities.models.pace import Gates
+from perdure.activities.recordings import Recordings
+from perdure.activities.telling.metrics import Metrics
+from perdure.activities.toolbox.runner import Bodies
+from perdure.store import Store
+from perdure.worker.app import Activities, Parts, make_activities
+
+
+def activities_over(store: Store, agents: Mapping[str, Agent], bodies: Bodies) -> Activities:
+    """The activities of a worker with these agents."""
+    parts = Parts(
+        store=store,
+        agents=agents,
+        metrics=Metrics(CollectorRegistry()),
+        bodies=bodies,
+        secrets=frozenset(),
+        search_attributes=False,
+    )
+    recordings = Recordings(mode="off", folder=Path(), store=store, secrets=frozenset())
+    return make_activities(parts, recordings, Gates(parts.metrics, room=1))

@@ -1,0 +1,202 @@
+"""Requests of the Responses door: what each field comes to, and what is refused before anything is done."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perdure.client import RequestRefusedError
+from perdure.gateway.doors import open_doors
+from perdure.gateway.doors.responses.carrying import check_said
+from perdure.gateway.doors.responses.requests import Asked, ResponseBody, Said, read_request
+from perdure.gateway.doors.responses.routes import write_error
+from perdure.gateway.problems import Problem, ProblemError
+from perdure.settings import Settings
+
+OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "7"}
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+
+
+def read(**body: Any) -> Asked:
+    return read_request(ResponseBody(**{"model": "tester", "input": "go", **body}))
+
+
+def test_instructions_stand_before_the_prompt_and_messages_before_it_are_the_history() -> None:
+    assert read(instructions="Be short.").prompt == "Be short.\n\ngo"
+    asked = read(
+        input=[
+            {"role": "developer", "content": "Be kind."},
+            {"role": "user", "content": "one"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
+            {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "7"}]},
+            {"role": "user", "content": [{"type": "input_text", "text": "three"}]},
+        ]
+    )
+    assert asked.prompt == "Be kind.\n\nthree"
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    assert asked.history == (
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "7"},
+    )
+
+
+def test_images_and_files_are_parts_of_the_prompt() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+    file = {"type": "input_file", "file_data": "data:text/plain;base64,AA==", "filename": "a.txt"}
+    asked = read(input=[{"role": "user", "content": [{"type": "input_text", "text": "look"}, image, file]}])
+    assert [part["type"] for part in asked.prompt if isinstance(part, dict)] == ["text", "image_url", "file"]
+
+
+def test_what_a_client_resends_of_a_session_is_not_said_twice() -> None:
+    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
+    asked = read(input=[call, OUTPUT], previous_response_id="resp_x")
+    assert (asked.said, asked.prompt) == ((Said(call_id="call_1", output="7"),), "")
+
+
+def test_a_request_without_a_word_goes_on_where_others_have_replied() -> None:
+    asked = read(input=[], previous_response_id="resp_x")
+    assert (asked.said, asked.prompt) == ((), "")
+
+
+def test_limits_metadata_and_tools_are_those_of_the_turn() -> None:
+    asked = read(metadata={"team": "a"}, max_tool_calls=3, tools=[{**LOOK, "strict": True}])
+    assert (asked.context, asked.budgets and asked.budgets.tool_calls) == ({"team": "a"}, 3)
+    assert asked.tools == [{"name": "look", "description": "", "parameters": LOOK["parameters"]}]
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"temperature": 1, "top_p": 1.0, "store": True, "parallel_tool_calls": True, "tool_choice": "auto"},
+        {"include": ["reasoning.encrypted_content"], "truncation": "auto", "user": "u", "service_tier": "auto"},
+        {"text": {"format": {"type": "text"}, "verbosity": "low"}, "reasoning": {"effort": "low"}},
+        {"temperature": None, "max_output_tokens": None, "tools": [], "metadata": {}},
+    ],
+)
+def test_what_takes_nothing_away_is_left_alone(harmless: dict[str, Any]) -> None:
+    assert read(**harmless) == read()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"temperature": 0}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"store": False}, "store"),
+        ({"store": 1}, "store"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"max_output_tokens": 9}, "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [LOOK] * 500}, "tools"),
+        ({"tools": [LOOK, LOOK]}, "tools"),
+        ({"tools": [{**LOOK, "parameters": {"type": "array"}}]}, "tools"),
+        ({"tools": [{**LOOK, "name": "has space"}]}, "tools"),
+        ({"tools": [{**LOOK, "name": None}]}, "tools"),
+        ({"input": []}, "input"),
+        ({"input": None}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": [{"role": "assistant", "content": "x"}]}, "input"),
+        ({"input": [{"role": "critic", "content": "x"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": 7}]}, "input[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/a.png"}]}]},
+            "input[0]",
+        ),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": [7]}]}, "input[0]"),
+        ({"input": [{"type": "computer_call"}]}, "input[0]"),
+        ({"input": [{"type": ["x"]}]}, "input[0]"),
+        ({"input": [{"role": ["x"], "content": "x"}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": [{"type": {}}]}]}, "input[0]"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": {}}]}, "input[0]"),
+        ({"tool_choice": {"type": []}}, "tool_choice"),
+        ({"text": {"format": {"type": []}}}, "text"),
+        ({"input": [OUTPUT]}, "input"),
+        ({"input": [{"type": "mcp_approval_response", "approval_request_id": "m", "approve": True}]}, "input[0]"),
+        ({"input": [{**OUTPUT, "call_id": ""}], "previous_response_id": "resp_x"}, "input[0]"),
+        ({"input": [{**OUTPUT, "output": 7}], "previous_response_id": "resp_x"}, "input[0].output"),
+        ({"input": [OUTPUT, {"role": "user", "content": "x"}], "previous_response_id": "resp_x"}, "input"),
+        (
+            {
+                "input": [{"type": "mcp_approval_response", "approval_request_id": "m", "approve": "yes"}],
+                "conversation": "c",
+            },
+            "input[0]",
+        ),
+        ({"conversation": "c", "previous_response_id": "resp_x"}, "conversation"),
+        ({"conversation": {"id": "a b"}}, "conversation"),
+        ({"conversation": {}}, "conversation"),
+        ({"input": "x" * 200_000}, "prompt"),
+    ],
+)
+def test_what_would_be_another_answer_is_refused_with_its_field(body: dict[str, Any], field: str) -> None:
+    with pytest.raises((RequestRefusedError, ProblemError)) as refused:
+        read(**body)
+    said = refused.value.detail if isinstance(refused.value, ProblemError) else str(refused.value)
+    assert said.partition(":")[0].startswith(field)
+
+
+@pytest.mark.parametrize("body", [{"metadata": {"a": 7}}, {"metadata": {str(n): "x" for n in range(17)}}, {"n": 2}])
+def test_a_body_that_does_not_fit_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        read(**body)
+
+
+def test_all_requests_are_replied_to_in_their_kind_and_no_other() -> None:
+    requests: Any = {"a": "result", "b": "approval", "c": "answer"}
+    result, approval, answer = (
+        Said(call_id="a", output="x"),
+        Said(call_id="b", approve=True),
+        Said(call_id="c", output=""),
+    )
+    check_said(requests, set(), [result, approval, answer])
+    check_said(requests, {"b", "c"}, [result])
+    for said, words in (
+        ([result, approval], "no output found for c"),
+        ([result, result, approval, answer], "'a' is there twice"),
+        ([Said(call_id="d", output="x")], "asks for no 'd'"),
+        ([Said(call_id="b", output="x")], "needs an mcp_approval_response"),
+        ([Said(call_id="a", approve=True)], "needs a function_call_output"),
+    ):
+        with pytest.raises(RequestRefusedError, match=words):
+            check_said(requests, set(), said)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (422, "request.invalid", (400, "invalid_request_error", "tools")),
+        (422, "request.unknown_agent", (404, "invalid_request_error", None)),
+        (401, "request.unauthenticated", (401, "authentication_error", None)),
+        (403, "request.forbidden", (403, "permission_error", None)),
+        (429, "request.rate_limited", (429, "rate_limit_error", None)),
+        (503, "runtime.no_worker", (503, "server_error", None)),
+    ],
+)
+def test_a_problem_has_openais_form(status: int, code: str, expected: tuple[int, str, str | None]) -> None:
+    problem = Problem(type="", title="", status=status, code=code, detail="tools: are too many")
+    answered = write_error(problem, {"Retry-After": "5"})
+    error = json.loads(bytes(answered.body))["error"]
+    assert (answered.status_code, error["type"], error["param"], error["code"]) == (*expected, code)
+    assert answered.headers["retry-after"] == "5"
+
+
+def test_a_door_is_known_by_name_and_imported_only_if_it_is_named() -> None:
+    with pytest.raises(ValidationError, match="there is no door 'a2b'; the doors are a2a, agui, responses, nexus"):
+        Settings(doors="responses,a2b")  # type: ignore[arg-type]
+    assert Settings(doors=" responses, ").doors == ("responses",)  # type: ignore[arg-type]
+    assert open_doors(["nexus"]) == ()  # a worker's
+    program = (
+        "import sys, perdure.gateway.app as app; app.open_doors([]);"
+        "assert not [name for name in sys.modules if name.startswith('perdure.gateway.doors.')];"
+        "app.open_doors(['responses']); assert 'openai' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,53 @@
+"""A model that calls again and again what nothing carries out: each answer is paid.
+
+Seen in public trackers of agent frameworks: a model that made up a tool's name went on until the step limit.
+"""
+
+from typing import Any
+
+import pytest
+
+from perdure import Agent, tool
+from perdure.testing import Reply, call, say
+from tests.memory import Run
+
+
+@tool(requires_approval=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def agent(**settings: Any) -> Agent:
+    return Agent(**{"name": "tester", "model": "openai/scripted", "tools": [pay, look], **settings})
+
+
+REFUSED: dict[str, tuple[Reply, dict[str, Any], str]] = {
+    "unknown": (call(("wrok", {})), {}, "tool.unknown_tool"),
+    "bad arguments": (call(("pay", {"amount": "much"})), {}, "tool.invalid_input"),
+    "nobody to ask": (call(("pay", {"amount": 3})), {"interactive": "refuse"}, "tool.denied"),
+    "several": (call(("wrok", {}), ("pay", {"amount": "much"})), {}, "tool.invalid_input"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_ten_answers_in_a_row_whose_calls_are_all_refused_end_the_turn(run: Run, kind: str) -> None:
+    """S-19: as tools that fail do; the last error is named."""
+    refused, settings, code = REFUSED[kind]
+    result = await run(agent(**settings), *[refused] * 20, say("done"))
+    assert (result["stop_reason"], result["reason_code"], result["steps"]) == ("error", code, 10)
+    assert len(run.requests) == 10
+    assert "10 tool errors in a row; the last one, of " in result["error"]
+
+
+async def test_a_call_that_is_carried_out_begins_the_count_anew(run: Run) -> None:
+    unknown, helped = call(("wrok", {})), call(("wrok", {}), ("look", {}))
+    answers = [unknown] * 9 + [helped] + [unknown] * 9 + [say("done")]
+    result = await run(agent(), *answers)
+    assert (result["stop_reason"], result["steps"]) == ("finished", 20)

@@ -1,0 +1,240 @@
+"""S-83: the door of AG-UI, over HTTP with a real worker, judged by AG-UI's types and by ag-ui-validate."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from ag_ui_validate.pytest_plugin import validate_agui_endpoint
+
+from perdure import Agent, ask_user, tool
+from perdure.testing import Script, ScriptedProvider, call, faults, say
+from perdure.testing.script import Reply
+from tests.gateway import Door, gateway, token_lines
+from tests.house import House, eventually
+from tests.unit.gateway.agui_types import judge_input, judge_run, write_report
+
+pytestmark = pytest.mark.judged("AG-UI 1.0", "ag-ui-validate")
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+LOOK = {"name": "look", "description": "Look up.", "parameters": SCHEMA}
+
+
+@tool(requires_approval=True)
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+
+
+AGENT = Agent(name="tester", model="openai/scripted", tools=[pay, ask_user])
+
+
+@asynccontextmanager
+async def opened(house: House, *replies: Reply, agent: Agent = AGENT, **settings: Any) -> AsyncIterator[Door]:
+    async with (
+        ScriptedProvider(Script(replies=replies)) as provider,
+        house.worker(agent),
+        gateway(house, doors=("agui",), **settings) as door,
+    ):
+        house.use(provider)
+        yield door
+
+
+def user(text: str, name: str = "m1") -> dict[str, Any]:
+    return {"id": name, "role": "user", "content": text}
+
+
+def asked(run: str, *messages: dict[str, Any], thread: str = "t1", **more: Any) -> dict[str, Any]:
+    fields = {"state": {}, "tools": [], "context": [], "forwardedProps": {}, **more}
+    return judge_input({"threadId": thread, "runId": run, "messages": list(messages), **fields})
+
+
+def events_of(answer: httpx.Response, earlier: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The events of a run, judged."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    judge_run(events, earlier)
+    return events
+
+
+async def run(door: Door, body: dict[str, Any], earlier: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    return events_of(await door.http.post("/agui/tester", json=body), earlier)
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
+async def test_a_thread_goes_on_and_the_same_run_is_the_same(house: House, tmp_path: Path) -> None:
+    """S-83: the validator's own client begins a run; a run is posted twice, and read again under its address."""
+    async with opened(house, say("one"), say("two")) as door:
+        report = await validate_agui_endpoint(f"{door.url}/agui/tester")
+        told = write_report(report, tmp_path / "ag-ui-validate.json")
+        assert (told["summary"]["errors"], told["summary"]["warnings"], told["diagnostics"]) == (0, 0, [])
+        body = asked("r1", user("1"), context=[{"description": "where", "value": "here"}])
+        answer = await door.http.post("/agui/tester", json=body)
+        first = events_of(answer)
+        assert (text_of(first), answer.headers["content-location"]) == ("one", "/agui/tester/threads/t1/runs/1.1")
+        again = await run(door, body)
+        assert (text_of(again), again[-1]) == ("one", first[-1])
+        assert events_of(await door.http.get("/agui/tester/threads/t1/runs/r1")) == again
+        named = events_of(await door.http.get(answer.headers["content-location"]))
+        assert [event["type"] for event in named] == [event["type"] for event in again]
+        said = {"id": "a1", "role": "assistant", "content": "one"}
+        third = await run(door, asked("r2", user("1"), said, user("2", "m2")))
+        assert text_of(third) == "two"
+        assert [view.request_id for view in await house.client.turn_views("t1")] == ["r1", "r2"]
+
+
+async def test_interrupts_are_resumed(house: House) -> None:
+    """S-83: an approval and a question end a run, and the next one has their replies."""
+    both = call(("pay", {"amount": 7}), ("ask_user", {"question": "Which colour?"}))
+    async with opened(house, both, say("done")) as door:
+        first = await run(door, asked("r1", user("go")))
+        approval, question = first[-1]["outcome"]["interrupts"]
+        resume = [
+            {"interruptId": approval["id"], "status": "resolved", "payload": {"approved": True}},
+            {"interruptId": question["id"], "status": "resolved", "payload": {"answer": "blue"}},
+        ]
+        for wrong, why in (
+            (asked("r2", user("go"), resume=resume[:1]), "no output found"),
+            (asked("r2", user("go"), user("more", "m2")), "the run waits for it"),
+            (asked("r2", user("go"), resume=[{**resume[0], "interruptId": "call_x"}]), "asked for no 'call_x'"),
+            (asked("r2", user("go"), resume=[{**resume[0], "payload": {"answer": "x"}}, resume[1]]), "needs an entry"),
+        ):
+            refused = await door.http.post("/agui/tester", json=wrong)
+            assert (refused.status_code, refused.json()["code"]) == (422, "request.invalid"), refused.text
+            assert why in refused.json()["message"]
+        calls = (approval["id"], question["id"])
+        second = await run(door, asked("r2", user("go"), resume=resume), calls)
+        results = [event["content"] for event in second if event["type"] == "TOOL_CALL_RESULT"]
+        assert (sorted(results), text_of(second)) == (["blue", "paid 7"], "done")
+        again = await run(door, asked("r2", user("go"), resume=resume), calls)
+        assert (text_of(again), again[-1]) == ("done", second[-1])
+        other = [{**resume[0], "payload": {"approved": False}}, resume[1]]
+        conflict = await door.http.post("/agui/tester", json=asked("r3", user("go"), resume=other))
+        assert (conflict.status_code, conflict.json()["code"]) == (409, "request.conflict")
+
+
+async def test_front_end_tools_run_in_the_caller(house: House) -> None:
+    """S-81, S-83."""
+    async with opened(house, call(("look", {"id": 7})), say("done")) as door:
+        first = await run(door, asked("r1", user("go"), tools=[LOOK]))
+        (call_id,) = first[-1]["outcome"]["pendingToolCallIds"]
+        called = {"id": call_id, "type": "function", "function": {"name": "look", "arguments": '{"id": 7}'}}
+        history = [user("go"), {"id": "a1", "role": "assistant", "toolCalls": [called]}]
+        result = {"id": "x1", "role": "tool", "toolCallId": call_id, "content": "Ann"}
+        unknown = {**result, "toolCallId": "call_x"}
+        huge = {**result, "content": "x" * 1_000_000}
+        for wrong in (unknown, huge):
+            refused = await door.http.post("/agui/tester", json=asked("r2", *history, wrong, tools=[LOOK]))
+            assert (refused.status_code, refused.json()["type"]) == (422, "RUN_ERROR"), refused.text
+        second = await run(door, asked("r2", *history, result, tools=[LOOK]))
+        assert text_of(second) == "done"
+        assert text_of(await run(door, asked("r2", *history, result, tools=[LOOK]))) == "done"
+        again = await door.http.post("/agui/tester", json=asked("r3", *history, {**result, "content": "Bob"}))
+        assert (again.status_code, again.json()["code"]) == (409, "request.conflict")
+
+
+async def test_a_run_outlives_its_stream_and_is_read_again_from_the_log(house: House) -> None:
+    """S-83: a closed connection ends nothing; a second run is refused meanwhile, and a steer is not."""
+    text = "The quick brown fox jumps over the lazy dog"
+    async with (
+        ScriptedProvider(Script(replies=(say(text), say("and more")))) as provider,
+        house.worker(AGENT.clone(stream="always")),
+        gateway(house, doors=("agui",)) as door,
+    ):
+        house.use(provider)
+        provider.hold_streams(after=4)
+        async with door.http.stream("POST", "/agui/tester", json=asked("r1", user("go"))) as cut:
+            async for line in cut.aiter_lines():
+                if "TEXT_MESSAGE_CONTENT" in line:
+                    break
+        busy = await door.http.post("/agui/tester", json=asked("r2", user("more")))
+        assert (busy.status_code, busy.json()["code"]) == (409, "request.session_busy")
+        steer = asked("r3", user("more"), forwardedProps={"steer": True})
+        async with door.http.stream("POST", "/agui/tester", json=steer) as steered:
+            assert steered.headers["content-location"] == cut.headers["content-location"]
+        async with door.http.stream("GET", cut.headers["content-location"]) as answer:
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "id: 0"
+            assert "RUN_STARTED" in await anext(lines)
+            await provider.release_streams()
+            seen = [json.loads(line.removeprefix("data: ")) async for line in lines if line.startswith("data: ")]
+        assert text_of(seen) == f"{text}and more"
+        assert seen[-1]["outcome"] == {"type": "success"}
+        address = cut.headers["content-location"]
+        blocks = (await door.http.get(address)).text.split("\n\n")[:-1]
+        ids = [block.split("\n")[0].removeprefix("id: ") for block in blocks]
+        assert ids[0] == "0"
+        for number in (0, 1, len(ids) // 2, len(ids) - 2):
+            rest = await door.http.get(address, headers={"Last-Event-ID": ids[number]})
+            assert rest.text.split("\n\n")[:-1] == blocks[number + 1 :]
+        wrong = await door.http.get(address, headers={"Last-Event-ID": "x"})
+        assert (wrong.status_code, wrong.json()["code"]) == (422, "request.invalid")
+
+
+async def test_a_run_is_cancelled_and_a_closed_stream_cancels_nothing(house: House) -> None:
+    async with opened(house, say("never").after(faults.hang())) as door:
+        async with door.http.stream("POST", "/agui/tester", json=asked("r1", user("go"))) as cut:
+            await anext(cut.aiter_lines())
+
+        async def found() -> bool:
+            return (await door.http.delete("/agui/tester/threads/t1/runs/r1")).status_code == 204
+
+        await eventually(found)
+        told = events_of(await door.http.get("/agui/tester/threads/t1/runs/1.1"))
+        assert told[-1]["outcome"] == {"type": "cancelled"}
+        assert (await door.http.delete("/agui/tester/threads/t1/runs/1.1")).status_code == 204
+
+
+async def test_refusals_are_agui_errors_with_our_codes(house: House) -> None:
+    lines, tokens = token_lines(ann=("acme", "read,run"), eve=("evil", "admin"))
+    async with opened(house, call(("pay", {"amount": 7})), gateway_tokens=lines) as door:
+        ann = {"Authorization": f"Bearer {tokens['ann']}"}
+        eve = {"Authorization": f"Bearer {tokens['eve']}"}
+
+        async def refused(status: int, code: str, why: str = "", headers: Any = ann, **sent: Any) -> None:
+            request = {"method": "POST", "url": "/agui/tester", **sent}
+            answer = await door.http.request(**request, headers=headers)
+            told = answer.json()
+            assert (answer.status_code, told["type"], told["code"]) == (status, "RUN_ERROR", code), answer.text
+            assert why in told["message"]
+
+        body = asked("r1", user("go"))
+        waits = events_of(await door.http.post("/agui/tester", json=body, headers=ann))
+        (interrupt,) = waits[-1]["outcome"]["interrupts"]
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+        await refused(401, "request.unauthenticated", headers={}, json=body)
+        await refused(403, "request.forbidden", "approve", json=asked("r2", user("go"), resume=resume))
+        await refused(404, "request.unknown_session", headers=eve, json=asked("r2", user("go"), resume=resume))
+        await refused(404, "request.unknown_session", headers=eve, json=asked("r2", user("go")))
+        for method in ("GET", "DELETE"):
+            for where in ("t1/runs/r1", "t1/runs/1.1", "none/runs/r1"):
+                url = f"/agui/tester/threads/{where}"
+                await refused(404, "request.unknown_turn", headers=eve, method=method, url=url)
+            for where in ("t1/runs/r9", "t1/runs/1.2000000", "t1/runs/7.1", "none/runs/r1"):
+                await refused(404, "request.unknown_turn", method=method, url=f"/agui/tester/threads/{where}")
+        await refused(404, "request.unknown_turn", method="GET", url="/agui/other/threads/t1/runs/1.1")
+        await refused(405, "request.method_not_allowed", method="PUT", url="/agui/tester")
+        await refused(404, "request.unknown_agent", url="/agui/nobody", json=asked("r1", user("go"), thread="t2"))
+        as_json = {**ann, "Content-Type": "application/json"}
+        await refused(400, "request.bad_json", headers=as_json, content=b"{")
+        for bad in (
+            {**body, "threadId": "a b"},
+            {**body, "runId": ""},
+            {**body, "threadId": "free", "messages": []},
+            {**body, "threadId": "free", "messages": [{"role": ["x"]}]},
+            {**body, "threadId": "free", "tools": [{**LOOK, "parameters": {"type": "object", "properties": 7}}]},
+            {**body, "threadId": "free", "tools": [{**LOOK, "name": f"t{n}"} for n in range(500)]},
+            {**body, "threadId": "free", "messages": [user("x"), {"id": "x", "role": "tool", "content": "y"}]},
+        ):
+            await refused(422, "request.invalid", json=bad)
+        taken = {**body, "threadId": "taken", "tools": [{**LOOK, "name": "pay"}]}
+        error = events_of(await door.http.post("/agui/tester", json=taken, headers=ann))[-1]
+        assert (error["type"], "pay" in error["message"]) == ("RUN_ERROR", True)
