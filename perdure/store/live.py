@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -214,7 +215,7 @@ class _Attended(Live):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="perdure-live")
         self._is_used = False
         self._task: asyncio.Task[None] | None = None
-        self._swept = 0.0
+        self._swept = -math.inf
 
     async def publish(self, deltas: Sequence[Delta]) -> None:
         """Publish deltas of one attempt, in order."""

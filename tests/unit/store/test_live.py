@@ -119,6 +119,7 @@ async def test_what_a_lost_worker_left_is_swept_away(
     if address == "sqlite://":  # which goes with its process
         return
     monkeypatch.setattr(live, "KEPT", timedelta(seconds=-1))
+    monkeypatch.setattr(live, "SWEEP_EVERY", timedelta(days=10_000))  # longer than the machine has run
     await writer.live.publish([delta(0, "left")])
     await writer.live.forget("another", 1, 1)
     assert await writer.live.since(SESSION) == ()
