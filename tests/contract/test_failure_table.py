@@ -20,6 +20,8 @@ from tests.contract.failure_expectations import problems, wrong
 from tests.contract.repository import ROOT, sources
 from tests.contract.wire_faults import WIRE_FAULTS
 
+pytestmark = pytest.mark.deep
+
 CLASSES = {row.match for row in ROWS if row.seen in {Evidence.NAME, Evidence.CLASS}}
 
 NOT_OF_A_MODEL_CALL = (

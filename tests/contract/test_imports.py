@@ -8,6 +8,8 @@ import pytest
 
 from tests.contract.repository import PURE, ROOT, modules, run
 
+pytestmark = pytest.mark.deep
+
 IMPORT_AND_TELL = """
 import importlib, json, os, sys
 wanted, unwanted = json.loads(sys.argv[1])

@@ -20,7 +20,7 @@ from perdure.testing.provider import ScriptedProvider
 from perdure.testing.script import Script, call, say
 from tests.contract.repository import PACKAGES, ROOT, run, sources
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 
 WAIT_SECONDS = 120
 

@@ -1,56 +1,99 @@
-"""The processes of a test run: one waits, one has the time that is left, the others do the rest."""
+"""A test of the fast lane that starts or kills a process fails, and is told which; the deep lane may."""
 
-import re
-from collections import defaultdict
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.contract.repository import ROOT, run
-from tests.plugins.lanes import LANES, PURE, STARTING, WAITING, is_of, lane_of
+from tests.plugins.lanes import EXCUSED, excused
+
+SUITE = """
+import asyncio, multiprocessing, os, signal, subprocess, sys
+import pytest
+from tests.plugins.lanes import excused
+
+@pytest.fixture(scope="session")
+def server():
+    with excused():
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    with excused():
+        process.kill()
+        process.wait()
+
+@pytest.fixture(scope="module")
+def of_the_file():
+    subprocess.run(["true"])
+
+def test_popen():
+    subprocess.run(["true"])
+
+def test_asyncio():
+    async def start():
+        await (await asyncio.create_subprocess_exec("true")).wait()
+    asyncio.run(start())
+
+def test_fork():
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def test_system():
+    os.system("true")
+
+def test_kill():
+    os.kill(os.getppid(), signal.SIGCONT)
+
+def test_of_a_fixture(of_the_file):
+    pass
+
+@pytest.mark.deep
+def test_deep():
+    subprocess.run(["true"])
+
+def test_asks_only(server):
+    os.kill(server.pid, 0)
+
+def test_itself():
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+"""
 
 
-@pytest.mark.parametrize("beginning", [*WAITING, *PURE])
-def test_each_file_of_a_lane_is_there(beginning: str) -> None:
-    assert list(ROOT.glob(f"{beginning}*"))
-
-
-def test_no_file_that_starts_processes_runs_at_the_lowest_priority() -> None:
-    """They would wait until whatever else runs is done; mypy of tests/typing waits without a bound."""
-    mine = [
-        file for beginning in PURE if beginning != "tests/typing/" for file in (ROOT / beginning).rglob("test_*.py")
-    ]
-    starting = {str(file.relative_to(ROOT)) for file in mine if "subprocess" in file.read_text(encoding="utf-8")}
-    assert starting == set(STARTING)
-    assert not any(is_of(file, PURE) for file in STARTING)
-
-
-@pytest.mark.parametrize(
-    ("worker", "count", "lane"),
-    [("gw0", 4, ()), ("gw1", 4, ()), ("gw2", 4, WAITING), ("gw3", 4, PURE), ("gw0", 2, ()), ("gw1", 2, ())],
-)
-def test_the_last_two_processes_are_the_lanes(worker: str, count: int, lane: tuple[str, ...]) -> None:
-    assert lane_of(worker, count) == lane
-
-
-def test_a_lane_runs_its_own_files_only_and_every_test_runs_once(tmp_path: Path) -> None:
-    others = [f"tests/workflow/test_other_{number}.py" for number in range(4)]
-    pure = [f"tests/unit/engine/test_pure_{number}.py" for number in range(4)]
-    for file in [*WAITING[:4], *pure, *others]:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text("def test_a(): pass\ndef test_b(): pass\n", encoding="utf-8")
+def test_a_fast_test_that_starts_or_kills_a_process_fails_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n", encoding="utf-8")
+    (tmp_path / "test_it.py").write_text(SUITE, encoding="utf-8")
     done = run(
-        *("-m", "pytest", "-v", "--rootdir", str(tmp_path), "-p", "tests.plugins.lanes", "-p", "no:cacheprovider"),
-        *("-n", str(2 + len(LANES)), "--dist", "loadfile", "--no-loadscope-reorder"),
+        *("-m", "pytest", "-rEfp", "-p", "tests.plugins.lanes", "-p", "no:cacheprovider"),
         cwd=tmp_path,
         PYTHONPATH=str(ROOT),
         PYTEST_ADDOPTS="",
+        COLUMNS="400",
     )
-    ran = defaultdict[str, list[str]](list)
-    for worker, test in re.findall(r"\[(gw\d)\].*PASSED (\S+)", done.stdout):
-        ran[worker].append(test)
-    tests = [test for mine in ran.values() for test in mine]
-    assert len(tests) == len(set(tests)) == 2 * 12, done.stdout + done.stderr
-    assert all(test.startswith(WAITING) for test in ran["gw2"])
-    assert all(test.startswith(PURE) for test in ran["gw3"])
-    assert any(test.startswith("tests/workflow/test_other") for test in ran["gw0"] + ran["gw1"])
+    lines = {line for line in done.stdout.splitlines() if line.startswith(("ERROR ", "PASSED ", "FAILED "))}
+    told = {line.split()[1].partition("::")[2]: line for line in lines if line.startswith("ERROR ")}
+    assert {name: line.rpartition(", and ")[2].partition(":")[0] for name, line in told.items()} == {
+        "test_popen": "starts true",
+        "test_asyncio": "starts true",
+        "test_fork": "starts os.fork",
+        "test_system": "starts true",
+        "test_kill": "sends SIGCONT",
+        "test_of_a_fixture": "starts true",
+    }, done.stdout
+    passed = {line.split("::")[1] for line in lines if line.startswith("PASSED ")} - told.keys()
+    assert passed == {"test_deep", "test_asks_only", "test_itself"}
+
+
+@pytest.mark.parametrize("file", EXCUSED)
+def test_an_excused_file_is_there(file: str) -> None:
+    assert (ROOT / file).exists()
+
+
+def test_an_excuse_ends_with_its_block() -> None:
+    with excused():
+        subprocess.run(["true"], check=True)
+    os.kill(os.getpid(), 0)

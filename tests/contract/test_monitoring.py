@@ -15,6 +15,8 @@ from tests.contract.manifests import CHART, MONITORING, Manifest, RenderError, V
 from tests.contract.repository import ROOT
 from tests.faults.prometheus import program_or_skip
 
+pytestmark = pytest.mark.deep
+
 RULES = sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 WATCHED: Values = MONITORING | {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}

@@ -60,6 +60,7 @@ def test_the_chart_asks_for_what_was_measured() -> None:
     assert VALUES["gateway"]["resources"]["limits"]["memory"] == f"{streams[1]}Mi"
 
 
+@pytest.mark.deep
 def test_the_page_names_the_temporal_servers_that_are_used() -> None:
     """Those of compose.yaml are one release; the tests' is that of the package with the server."""
     (of_compose,) = set(

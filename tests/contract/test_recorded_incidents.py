@@ -40,6 +40,7 @@ def firing(at: int, alerts: Sequence[str]) -> dict[str, Any]:
     return {"expr": expression, "eval_time": f"{at}s", "exp_samples": samples}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_outage_of_a_minute_is_told_within_it_and_a_rollout_is_none(name: str, tmp_path: Path) -> None:
     recorded = yaml.safe_load(RECORDED[name].read_text(encoding="utf-8"))

@@ -34,6 +34,8 @@ from perdure.worker.app import Parts, build_workers
 from perdure.workflows import stubs, visibility
 from perdure.workflows.agent_turn import AgentTurn
 
+pytestmark = pytest.mark.deep
+
 Function = Callable[..., Any]
 
 

@@ -5,6 +5,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from perdure import Agent
 from perdure.contracts.a2a import TaskState
 from perdure.testing import Script, ScriptedProvider, say
@@ -15,6 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "a2a.md").read_text(encoding="utf-8
 (COMMAND,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.deep
 async def test_the_command_of_the_page_runs(house: House) -> None:
     """S-83."""
     writer = Agent(name="writer", model="openai/scripted")

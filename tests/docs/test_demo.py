@@ -14,6 +14,8 @@ import pytest
 from examples.demo import agent
 from perdure import ToolContext
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).parents[2]
 
 PROFILE = """

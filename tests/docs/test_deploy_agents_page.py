@@ -5,6 +5,8 @@ import json
 from functools import partial
 from typing import Any
 
+import pytest
+
 from perdure import Agent, ask_user, tool
 from perdure.client import Turn
 from perdure.client.connect import connect
@@ -13,6 +15,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.asking import results
 from tests.workflow.test_people_doors import perdure
+
+pytestmark = pytest.mark.deep
 
 
 @tool

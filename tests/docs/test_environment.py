@@ -12,6 +12,8 @@ from perdure import Agent, Delegate, tool
 from perdure.client import Client, PerdureError
 from perdure.testing import EnvironmentUnavailableError, Script, call, environment, say
 
+pytestmark = pytest.mark.deep
+
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## All in one")[2].partition("\n## ")[0]
 TESTS, PLUGINS, FIXTURE = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)

@@ -15,6 +15,8 @@ from perdure.testing import Script, ScriptedProvider, say
 from tests.gateway import gateway, token_lines
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 PAGE = (Path(__file__).parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
 (CURL,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
 (READER, _) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

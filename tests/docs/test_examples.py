@@ -17,6 +17,8 @@ from perdure.testing import ChatRequest, Reply, Script, call, say
 from perdure.testing.pytest_plugin import MakeEnvironment
 from tests.house import eventually
 
+pytestmark = pytest.mark.deep
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

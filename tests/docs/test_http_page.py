@@ -17,6 +17,8 @@ from perdure.testing import Script, ScriptedProvider, call, say
 from tests.gateway import gateway, token_lines
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "http.md").read_text(encoding="utf-8")
 START, JOIN, FOLLOW, SEND, INBOX, APPROVE, LOOK = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)

@@ -30,6 +30,8 @@ from tests.gateway import Door, gateway, token_lines
 from tests.house import House, eventually
 from tests.ui.browser import Browser
 
+pytestmark = pytest.mark.deep
+
 PAGE = (Path(__file__).parents[2] / "docs" / "services.md").read_text(encoding="utf-8")
 RUN_JOB, _, _, RELAY, CHAT = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (TYPESCRIPT,) = re.findall(r"```typescript\n(.*?)```", PAGE, re.DOTALL)

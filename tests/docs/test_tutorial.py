@@ -17,6 +17,8 @@ from perdure.local_ports import find_free_port
 from tests.contract.repository import ROOT
 from tests.house import WAIT_SECONDS, eventually
 
+pytestmark = pytest.mark.deep
+
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 COMMANDS = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)).replace("\\\n", "")
 FILES = re.findall(r"as `([\w.]+)`.*?```\w+\n(.*?)```", PAGE, re.DOTALL)

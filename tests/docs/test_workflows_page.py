@@ -23,6 +23,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests import npm_servers
 from tests.house import WAIT_SECONDS, House
 
+pytestmark = pytest.mark.deep
+
 PAGE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")
 (PYTHON,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (TYPESCRIPT,) = re.findall(r"```typescript\n(.*?)```", PAGE, re.DOTALL)

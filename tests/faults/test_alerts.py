@@ -37,6 +37,8 @@ from tests.gateway import Door, gateway
 from tests.house import House, WorkerProcess, become_a_user, eventually
 from tests.postgresql import url_of
 
+pytestmark = pytest.mark.deep
+
 DASHBOARDS = ROOT / "deploy/grafana/dashboards"
 FOR_EVER = 10_000
 CALLS = 16

@@ -11,6 +11,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, say
 from tests.faults.waiting import waiting_visibly
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", model="openai/scripted")
 LONG = "long answer " * 20_000
 FULL = 1

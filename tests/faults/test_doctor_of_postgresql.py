@@ -25,6 +25,8 @@ from tests.chaos.databases import Databases
 from tests.house import WAIT_SECONDS
 from tests.postgresql import postgresql_or_skip
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(scope="module")
 def databases() -> Iterator[Databases]:

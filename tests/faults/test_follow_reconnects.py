@@ -11,9 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from perdure import Agent
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
+
+pytestmark = pytest.mark.deep
 
 AGENT = Agent(name="tester", model="openai/scripted")
 HELD = Script(replies=(say("done").after(faults.hang()),))

@@ -6,11 +6,14 @@ import signal
 from typing import Any
 
 import httpx
+import pytest
 
 from perdure import Agent
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.gateway import Door, gateway
 from tests.house import WAIT_SECONDS, House, eventually
+
+pytestmark = pytest.mark.deep
 
 AGENT = Agent(name="tester", model="openai/scripted")
 HELD = Script(replies=(say("done").after(faults.hang()),))

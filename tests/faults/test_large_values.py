@@ -15,6 +15,8 @@ from perdure.store.commit_turn import CUT_NOTICE
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 LARGE = 10_000_000
 TEMPORAL_LIMIT = 2 * 1024 * 1024
 SHAPES = {"quotes": "\"'" * (LARGE // 2), "not ASCII": "ü" * (LARGE // 6), "like keys": "sk-" * (LARGE // 3)}

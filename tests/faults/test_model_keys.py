@@ -1,10 +1,14 @@
 """Keys of a model by reference: the provider gets them, and nobody else ever sees them."""
 
+import pytest
+
 from perdure.contracts.agents import names_of_call
 from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.faults import everywhere
 from tests.house import House
+
+pytestmark = pytest.mark.deep
 
 SECRETS = {"key": "0wn-key-of-the-agent-7f3a", "header": "gate-pass-of-the-team-91c2"}
 GIVEN = {"OWN": SECRETS["key"], "GATE": SECRETS["header"], "OPENAI_API_KEY": ""}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from temporalio.api.common.v1 import Payload
@@ -15,6 +16,8 @@ from tests.house import House
 from tests.workflow.asking import waiting
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import agent, asks, children, played
+
+pytestmark = pytest.mark.deep
 
 SMALL = 64 * 1024
 """Bytes of a payload."""

@@ -16,6 +16,8 @@ from tests.house import WAIT_SECONDS
 from tests.postgresql import url_of
 from tests.unit.store.given import HELPER, answer, generate, opening
 
+pytestmark = pytest.mark.deep
+
 CLIENTS = 4
 TURNS = 8
 """More than a driver waits for before it prepares a statement: five executions."""

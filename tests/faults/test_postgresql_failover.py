@@ -20,6 +20,8 @@ from tests.house import House, eventually
 from tests.postgresql import postgresql_or_skip
 from tests.workflow.killing import PAY, has_lines, lines_of, read, read_by_the_model, result_of, worker
 
+pytestmark = pytest.mark.deep
+
 
 @dataclass
 class Standby:

@@ -20,6 +20,8 @@ from tests.house import WAIT_SECONDS, eventually
 from tests.postgresql import url_of
 from tests.unit.store.given import HELPER, opening
 
+pytestmark = pytest.mark.deep
+
 FREEZES = """
 import asyncio, os, signal, sys
 from sqlalchemy import func, select

@@ -10,6 +10,8 @@ from perdure.testing import ScriptedProvider
 from tests.faults.waiting import AGENT, SCRIPT, WRITES, runs, told, waiting_visibly
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_a_turn_waits_for_a_stopped_server_and_goes_on(

@@ -14,6 +14,8 @@ from perdure.store import Store, StoreUnavailableError
 from perdure.store.postgresql import AnsweringConnection
 from tests.house import WAIT_SECONDS
 
+pytestmark = pytest.mark.deep
+
 
 class Proxy:
     """Stands before the server; while it is silent it takes everything and passes nothing on."""

@@ -9,6 +9,8 @@ from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Script, ScriptedProvider, faults, say
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(
     name="tester",
     model="openai/scripted",

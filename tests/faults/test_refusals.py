@@ -22,6 +22,8 @@ from perdure.worker.search_attributes import SearchAttributesError, check_search
 from tests.house import House
 from tests.refusing_server import Answer, certificate, refusing, with_tls
 
+pytestmark = pytest.mark.deep
+
 UNAUTHENTICATED = Answer(RPCStatusCode.UNAUTHENTICATED, "Request unauthorized.")
 FORBIDDEN = Answer(RPCStatusCode.PERMISSION_DENIED, "Request forbidden.")
 LOGIN_PAGE = b"<html>sign in</html>"

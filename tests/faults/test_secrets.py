@@ -12,6 +12,8 @@ from perdure.testing.script import ChatRequest, Fault
 from tests.faults import everywhere
 from tests.house import House, WorkerProcess, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.faults.agents_for_secrets"
 
 SETTINGS = {

@@ -5,12 +5,16 @@ import os
 import signal
 import time
 
+import pytest
+
 from perdure import Agent
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, DONE, asker, results
 from tests.workflow.test_mcp_door import host, waiting
 from tests.workflow.test_people_doors import Terminal
+
+pytestmark = pytest.mark.deep
 
 AGENT = Agent(name="tester", model="openai/scripted")
 HELD = Script(replies=(say("done").after(faults.hang(), faults.hang()),))

@@ -18,6 +18,8 @@ from tests.faults.waiting import AGENT, said
 from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, DONE, asker, update, waiting
 
+pytestmark = pytest.mark.deep
+
 
 class Backup:
     """A copy of the store's file; restoring it writes the old content into the file that the worker has open."""

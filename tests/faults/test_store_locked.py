@@ -14,6 +14,8 @@ from perdure.testing import Script, ScriptedProvider, say
 from tests.faults.waiting import AGENT, SCRIPT, WRITES, runs, told, waiting_visibly
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 
 class Lock:
     """Another process that writes to the same file."""

@@ -20,6 +20,8 @@ from perdure.store.errors import RefusalCause
 from tests.chaos.databases import Databases
 from tests.postgresql import postgresql_or_skip
 
+pytestmark = pytest.mark.deep
+
 NAME = "perdure_store_refusals_total"
 
 

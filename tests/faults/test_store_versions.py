@@ -14,6 +14,8 @@ from perdure.store import Store
 from perdure.store.schema import REVISION
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_for_kill"
 KNOWN_AGAIN = "upgrade perdure or use another store"
 
@@ -35,7 +37,7 @@ async def file(house: House) -> Path:
 
 def last_words(house: House) -> tuple[int, list[str]]:
     """The exit code of a worker that does not start, and what it wrote that is no log record."""
-    worker = house.spawn_worker(AGENTS, LINES="/dev/null")
+    worker = house.spawn_worker(AGENTS, EFFECTS_FILE="/dev/null")
     code = worker.process.wait(120)
     return code, [line for line in worker.log.read_text().splitlines() if not line.startswith("{")]
 
@@ -92,7 +94,7 @@ async def test_the_command_line_says_the_same(file: Path, verb: list[str]) -> No
 async def test_a_store_without_tables_is_no_older_version_but_a_new_store(house: House, file: Path) -> None:
     file.unlink()
     file.touch()
-    worker = house.spawn_worker(AGENTS, LINES="/dev/null")
+    worker = house.spawn_worker(AGENTS, EFFECTS_FILE="/dev/null")
     await worker.polling()
     assert await worker.stop() == 0
 
@@ -121,7 +123,7 @@ async def test_a_worker_that_may_not_migrate_refuses_a_store_that_needs_it_and_n
     assert f"has no tables yet, and this release of perdure needs {REVISION}; run `perdure store migrate`, or" in line
     result = await asyncio.to_thread(CliRunner().invoke, cli, ["store", "migrate"], prog_name="perdure")
     assert result.exit_code == 0
-    worker = house.spawn_worker(AGENTS, LINES="/dev/null")
+    worker = house.spawn_worker(AGENTS, EFFECTS_FILE="/dev/null")
     await worker.polling()
     assert await worker.stop() == 0
 
@@ -148,7 +150,7 @@ async def test_a_namespace_without_the_search_attributes_is_refused_until_setup_
     assert result.exit_code == 0, result.output
 
     async def is_set_up() -> bool:
-        worker = house.spawn_worker(AGENTS, LINES="/dev/null")
+        worker = house.spawn_worker(AGENTS, EFFECTS_FILE="/dev/null")
         while worker.process.poll() is None and '"polling"' not in worker.log.read_text():
             await asyncio.sleep(0.05)
         polls = worker.process.poll() is None

@@ -12,6 +12,8 @@ from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.local_ports import find_free_port
 from tests.house import eventually
 
+pytestmark = pytest.mark.deep
+
 NAMESPACE = "/api/v1/namespaces/default"
 WORKFLOW = b'{"workflowType": {"name": "AgentTurn"}, "taskQueue": {"name": "perdure"}}'
 OTHER_SITE = {"Origin": "https://evil.example", "Content-Type": "text/plain"}

@@ -8,6 +8,8 @@ import pytest
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.house import House, WorkerProcess
 
+pytestmark = pytest.mark.deep
+
 HOURS = {"three hours slow": -10_800, "three hours fast": 10_800}
 clocks = pytest.mark.parametrize("off_by", HOURS.values(), ids=HOURS.keys())
 

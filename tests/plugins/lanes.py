@@ -1,93 +1,90 @@
-"""Two processes more than cores, which run in the time that the others leave.
+"""Two lanes: ``deep`` tests start or kill processes, wait for a clock, or take long; all others are fast, by force.
 
-The processes of a test run wait a third of their time: for a lost worker to be noticed, for a timer, for a process that
-starts. A further process of the same kind would compete for the cores until workers starve and Temporal counts them as
-lost. So one runs the files that mostly wait, and one, at the lowest priority, files that start no server.
+A fast test that starts or kills a process fails and is told which: an audit hook of the interpreter sees it, whatever
+the code is called. What a session's own fixtures start, the one Temporal server and the one PostgreSQL of a process of
+the run, is :func:`excused`.
 """
 
 import os
+import signal
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import Any
 
 import pytest
-from xdist.remote import Producer  # type: ignore[import-untyped]
-from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
-from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-WAITING = (
-    "tests/workflow/test_lost_attempts.py",
-    "tests/workflow/test_kill.py",
-    "tests/workflow/test_sleep.py",
-    "tests/workflow/test_completion.py",
-    "tests/workflow/test_effects.py",
-    "tests/workflow/test_drain.py",
-    "tests/workflow/test_outage.py",
-    "tests/workflow/test_hooks_stopped.py",
-    "tests/workflow/test_mcp_processes.py",
-    "tests/workflow/test_people_deployed.py",
-    "tests/workflow/rotation/test_background_survives.py",
-    "tests/workflow/rotation/test_delegates_survive.py",
-    "tests/workflow/rotation/test_followers_cut.py",
-    "tests/workflow/test_gateway_deltas_cut.py",
-    "tests/faults/test_postgresql_failover.py",
-    "tests/faults/test_store_behind.py",
-)
-"""Files whose tests mostly wait, most of them for a killed worker's heartbeat to be missed."""
+MARK = "deep: starts or kills processes, waits for a clock, or takes long; `make deep` runs it, `make test` does not"
 
-PURE = (
-    "tests/typing/",
-    *("tests/unit/agents/", "tests/unit/engine/", "tests/unit/llm/", "tests/unit/security/", "tests/unit/workflows/"),
-    *("tests/unit/store/", "tests/unit/worker/"),
-)
-"""Where the files stand that start no Temporal server, as beginnings of their paths."""
+STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "tests.forked"}
+KILLS = {"os.kill", "os.killpg"}
+"""Names of audit events, of https://docs.python.org/3/library/audit_events.html, and one of tests/forked.py."""
 
-STARTING = ("tests/unit/store/test_opening.py", "tests/unit/worker/test_agents.py", "tests/unit/worker/test_needs.py")
-"""Files among them that start processes and wait for these: at the lowest priority they take over a minute."""
-
-LANES = (WAITING, PURE)
-"""What the last two processes run, in their order."""
-
-LOWEST_PRIORITY = 19
+EXCUSED = {
+    "tests/contract/test_cpu_budgets.py": "measures processes",
+    "tests/contract/test_lane_runs.py": "runs small suites with pytest",
+    "tests/contract/test_lanes.py": "runs small suites with pytest",
+    "tests/contract/test_no_skips.py": "runs small suites with pytest",
+    "tests/contract/test_deploy.py": "`make check` runs scripts of the image",
+    "tests/contract/test_manifests.py": "`make check` renders the chart",
+    "tests/contract/test_packaging.py": "`make check` builds the packages",
+    "tests/replay/test_release_before.py": "`make replay` follows a session by the command line",
+    "tests/typing/test_pages.py": "`make check` asks the type checkers",
+}
+"""Files outside of the deep lane whose tests start processes, and why."""
 
 MOST_PROCESSES = 8
-"""Without the lanes. Each has a Temporal server, and workers forked from a process of its own: up to 1.5 GB."""
+"""Each has a Temporal server, and in the deep lane workers forked from a process of its own: up to 1.5 GB."""
+
+ASKED_BY_PYTHON = frozenset({"uname"})
+"""Commands that the standard library runs, once for a process: ``platform.processor()``."""
+
+_seen: list[str] = []
+_excuses: list[bool] = []
 
 
-def lane_of(worker: str, count: int) -> tuple[str, ...]:
-    """The files of a process of the test run; empty if it runs whatever is left."""
-    place = int(worker.removeprefix("gw")) - (count - len(LANES))
-    return LANES[place] if place >= 0 and count > len(LANES) else ()
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in STARTS and not _excuses:
+        name = PurePath(os.fsdecode(arguments[0]) if arguments else event).name
+        if name not in ASKED_BY_PYTHON:
+            _seen.append(f"starts {name}")
+    elif event in KILLS and arguments[1] and arguments[0] != os.getpid() and not _excuses:  # 0 asks whether it lives
+        _seen.append(f"sends {signal.Signals(arguments[1]).name}")
 
 
-def is_of(file: str, lane: tuple[str, ...]) -> bool:
-    """Whether a process of the lane runs the file."""
-    return not lane or (file.startswith(lane) and file not in STARTING)
+@contextmanager
+def excused() -> Iterator[None]:
+    """What starts or ends here is no test's."""
+    _excuses.append(True)
+    try:
+        yield
+    finally:
+        _excuses.pop()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARK)
+    sys.addaudithook(_audit)
+
+
+def pytest_collection_finish() -> None:
+    _seen.clear()  # files ask for tools while they are collected
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "teardown":
+        file = item.path.relative_to(item.config.rootpath).as_posix()
+        if _seen and item.get_closest_marker("deep") is None and file not in EXCUSED:
+            report.outcome = "failed"
+            what = ", ".join(sorted(set(_seen)))
+            report.longrepr = f"{item.nodeid} is of the fast lane, and {what}: do without, or mark it `deep`"
+        _seen.clear()
+    return report
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """A process for each core, and one for each lane."""
-    return min(max(os.cpu_count() or 1, 2), MOST_PROCESSES) + len(LANES)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Lower the priority only now: nobody begins before the last process has collected."""
-    given = getattr(session.config, "workerinput", None)
-    if given is not None and lane_of(given["workerid"], given["workercount"]) == PURE:
-        os.nice(LOWEST_PRIORITY)
-
-
-class LaneScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
-    """Each process of a lane gets the files of its lane only; the others get these when nothing else is left."""
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        lane = lane_of(node.gateway.id, self.numnodes)
-        fitting = [file for file in self.workqueue if is_of(file, lane)]
-        if lane and not fitting:
-            node.shutdown()
-            return
-        others = [file for file in fitting if not any(is_of(file, other) for other in LANES)]
-        self.workqueue.move_to_end((fitting if lane else others or fitting)[0], last=False)
-        super()._assign_work_unit(node)
-
-
-@pytest.hookimpl
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LaneScheduling | None:
-    return LaneScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+    """A process for each core: what the fast lane needs is time on one."""
+    return min(max(os.cpu_count() or 1, 2), MOST_PROCESSES)

@@ -7,9 +7,14 @@ import pytest
 _skipped = pytest.StashKey[list[str]]()
 
 
+def is_ci() -> bool:
+    """Whether this is CI, by the variable that runners of CI set."""
+    return os.environ.get("CI", "").lower() in {"1", "true"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_skipped] = []
-    if os.environ.get("CI", "").lower() in {"1", "true"}:
+    if is_ci():
         config.pluginmanager.register(_NoSkips(config), "perdure-no-skips")
 
 

@@ -10,7 +10,7 @@ from perdure import Agent, Delegate, ToolContext, ask_user, tool
 @tool
 def walk(context: ToolContext, number: int) -> str:
     """Take a step, which must never be taken twice."""
-    with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
+    with Path(os.environ["EFFECTS_FILE"]).open("a", encoding="utf-8") as file:
         file.write(f"{Path(perdure.__file__).parent.parent.name} {context.session} {context.idempotency_key}\n")
     return f"step {number}"
 

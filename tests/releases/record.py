@@ -163,7 +163,7 @@ async def record(commit: str) -> None:
             become_a_user(environment, server.address)
             environment.setenv("PERDURE_STORE_URL", f"sqlite:///{file}")
             environment.setenv("PERDURE_METRICS_ADDRESS", "")
-            environment.setenv("LINES", os.devnull)
+            environment.setenv("EFFECTS_FILE", os.devnull)
             environment.setenv("OPENAI_BASE_URL", provider.url)
             environment.setenv("OPENAI_API_BASE", provider.url)
             histories = await write_store(place, work, server)

@@ -30,6 +30,7 @@ def in_the_page(logs: Sequence[Sequence[Mapping[str, Any]]]) -> Any:
     return run_script("activity.mjs", logs)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("feature", FEATURES)
 async def test_terminal_and_page_say_the_same_after_each_event(run: Run, feature: str) -> None:
     worker, replies, options = FEATURES[feature]

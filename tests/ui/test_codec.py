@@ -18,6 +18,8 @@ from tests.house import House, eventually
 from tests.ui.browser import Browser, Page
 from tests.ui.conftest import house_of
 
+pytestmark = pytest.mark.deep
+
 KEYRING = Keyring({"k1": bytes(range(32))})
 PROMPT, OUTPUT = "MARK-prompt-7Q", "MARK-output-7Q"
 LINES, TOKENS = token_lines(

@@ -18,6 +18,8 @@ from tests.memory import Run
 from tests.ui.node import folded
 from tests.workflow.backgrounds import awaiting, starts, steps
 
+pytestmark = pytest.mark.deep
+
 PATIENT = RetryPolicy(max_retries=2, jitter=timedelta(0))
 
 

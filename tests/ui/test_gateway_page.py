@@ -23,6 +23,8 @@ from tests.ui.conftest import house_of
 from tests.ui.page_jobs import HOSTILE, PROMPT, WRITTEN, prepared
 from tests.workflow.bodies import Body
 
+pytestmark = pytest.mark.deep
+
 PHONE = {"width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": True}
 
 NAMELESS = """

@@ -78,6 +78,7 @@ def test_the_terminal_shows_what_is_under_way(case: str) -> None:
     assert bool(progress.rows(BEGAN + timedelta(minutes=1))) is is_under_way
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("case", CASES)
 def test_the_page_shows_the_same_and_the_state_of_the_call(case: str) -> None:
     sequence, is_under_way, state = CASES[case]

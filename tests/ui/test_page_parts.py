@@ -11,6 +11,8 @@ from tests.memory import Run
 from tests.ui.node import called, folded, run_script
 from tests.ui.test_fold import FEATURES, agent, lines_of, look, pay
 
+pytestmark = pytest.mark.deep
+
 START = {"at": "2026-11-23T10:00:00+00:00", "turn": 1, "session": "job"}
 NOW = int(datetime(2026, 11, 23, 10, 1, tzinfo=UTC).timestamp() * 1000)
 """A minute later, in milliseconds."""

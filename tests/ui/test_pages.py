@@ -9,6 +9,8 @@ import pytest
 from tests.ui.browser import Page
 from tests.ui.jobs import SCRIPTS, Jobs
 
+pytestmark = pytest.mark.deep
+
 GUIDE = (Path(__file__).parents[2] / "docs/temporal-ui.md").read_text(encoding="utf-8")
 
 LIMITED = (

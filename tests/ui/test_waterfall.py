@@ -7,6 +7,8 @@ import pytest
 
 from tests.ui.node import called
 
+pytestmark = pytest.mark.deep
+
 BEGAN = datetime(2026, 11, 23, 10, 0, tzinfo=UTC)
 NOW = int((BEGAN + timedelta(hours=3)).timestamp() * 1000)
 

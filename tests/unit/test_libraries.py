@@ -60,6 +60,7 @@ def test_a_parameter_that_is_gone_is_named() -> None:
         check_libraries((changed,))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", RENAMED)
 def test_a_worker_that_cannot_work_ends_with_2(name: str) -> None:
     """Planted: httpx without its send, which the guard replaces; and a name that a module could import."""
@@ -75,6 +76,7 @@ def test_a_worker_that_cannot_work_ends_with_2(name: str) -> None:
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.deep
 def test_a_gateway_that_could_not_bound_its_connections_ends_with_2() -> None:
     """Planted: uvicorn without what the gateway's connections go on from."""
     command = [sys.executable, "-c", WITH_A_RENAMED_PROTOCOL, "gateway", "--address", "127.0.0.1:0"]

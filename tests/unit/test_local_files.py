@@ -93,6 +93,7 @@ def test_a_default_is_told_as_one() -> None:
     assert address_source().startswith("the default, as no TEMPORAL_ADDRESS is set")
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("left")
 def test_a_file_that_was_left_is_told_as_that_and_does_not_lead_anywhere(tmp_path: Path) -> None:
     with pytest.raises(ServerUnreachableError, match=rf"'perdure dev' of {tmp_path} \(process \d+\) was killed; start"):
@@ -104,6 +105,7 @@ def test_a_file_that_was_left_is_told_as_that_and_does_not_lead_anywhere(tmp_pat
     assert "✗ Temporal settings: the 'perdure dev' of" in doctor.stdout
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("left")
 def test_the_next_start_takes_over_a_file_that_was_left() -> None:
     with hold_address() as file:

@@ -309,6 +309,7 @@ def test_without_the_sdk_the_error_says_what_to_install(monkeypatch: pytest.Monk
         as_mcp(add_up)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_stock_client_calls_our_tools_over_stdio(era: str) -> None:
     """S-78: what a tool prints does not reach the protocol, and a tool that exits does not end the server."""

@@ -268,6 +268,7 @@ def test_tools_that_need_a_turn_are_refused_when_the_server_is_made(given: Any, 
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("era", ["legacy", "auto"])
 async def test_blocks_and_deep_values_arrive_over_the_wire(era: str) -> None:
     """S-78: a client parses nothing that is nested deeper than about 200, so such a value is text alone."""

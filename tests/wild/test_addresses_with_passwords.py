@@ -10,6 +10,8 @@ import pytest
 from perdure.cli.errors import CliError
 from perdure.security.credentials import mask_addresses
 
+pytestmark = pytest.mark.deep
+
 SECRET = "s3cret-pass"
 
 ADDRESSES = {

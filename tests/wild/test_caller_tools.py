@@ -171,6 +171,7 @@ async def test_an_error_without_a_value_tells_the_model_why_and_is_a_result(run:
 PEER = Path(__file__).parent.parent / "mcp_peer.py"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["note", "ask_user", "todo", "helper", "peer__echo", "generate"])
 async def test_a_tool_of_a_caller_shadows_none_of_the_agent_and_is_shadowed_by_none(run: Run, name: str) -> None:
     """https://github.com/openclaw/openclaw/pull/57255: a built-in tool won silently over the caller's of that name."""

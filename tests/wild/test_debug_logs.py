@@ -18,6 +18,8 @@ from perdure.local_ports import find_free_port
 from perdure.testing import ScriptedProvider, call, say
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.wild.agents_at_debug"
 
 

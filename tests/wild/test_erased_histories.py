@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
@@ -9,6 +10,8 @@ from temporalio.client import Client
 from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.local_ports import find_free_port
 from tests.house import eventually
+
+pytestmark = pytest.mark.deep
 
 MARKER = "pay-invoice-4711-" * 20
 

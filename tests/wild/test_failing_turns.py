@@ -92,6 +92,7 @@ async def until_it_fails(house: House) -> TurnWait:
     return wait
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("cause", CAUSES)
 async def test_a_turn_whose_code_fails_is_found_and_ended(
     house: House, monkeypatch: pytest.MonkeyPatch, cause: str
@@ -138,6 +139,7 @@ async def look_everywhere(house: House, http: httpx.AsyncClient) -> None:
     assert detail["waits_for"]["cause"] == "workflow_task"
 
 
+@pytest.mark.deep
 async def test_a_server_that_reports_no_problems_is_asked_about_each_turn(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

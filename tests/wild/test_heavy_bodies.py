@@ -226,7 +226,7 @@ async def test_a_refused_body_is_gone_with_its_answer(house: House) -> None:
             for content in (heavy, heavy[:-1], b'{"context":' + b"[" * 100_000):
                 answer = await door.http.post("/v1/sessions", content=content, headers=JSON)
                 assert answer.status_code in {400, 422}
-            assert not [kept for kept in gc.get_objects() if isinstance(kept, bodies.BodyRequest)]
+            assert not [kept for kept in gc.get_objects() if type(kept) is bodies.BodyRequest]
         finally:
             gc.enable()
 

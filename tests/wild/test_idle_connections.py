@@ -169,6 +169,7 @@ def test_the_room_is_what_setting_and_files_allow(most: int, files: int, room: i
     assert count_room(most, files) == room
 
 
+@pytest.mark.deep
 def test_the_limit_of_files_is_raised_and_logged() -> None:
     """In a process of its own, as the limit is the process's."""
     program = """

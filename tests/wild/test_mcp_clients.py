@@ -102,6 +102,7 @@ async def test_an_answer_that_is_cut_off_in_a_stream(tmp_path: Path) -> None:
             await worker.call("web__pay")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("said", ["before\u2028after\u2029 and\x85 more", "half a character: \ud83d!"])
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 async def test_characters_that_break_lines_and_halves_of_characters(said: str, transport: str, tmp_path: Path) -> None:
@@ -125,6 +126,7 @@ async def test_answers_over_http_with_another_id_than_asked(number: str, tmp_pat
         assert (await worker.call("web__pay")).text == "done"
 
 
+@pytest.mark.deep
 async def test_an_answer_that_comes_after_its_time_is_no_answer_to_the_next_call(tmp_path: Path) -> None:
     """Seen at GEMISIS/leviath #830: from then on each call read the answer to the one before."""
     late = [result({"content": [{"type": "text", "text": "late"}]}), result(EMPTY)]
@@ -159,6 +161,7 @@ async def test_a_result_without_content(tmp_path: Path) -> None:
         await worker.call("web__pay")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "line", ["Server version 1.2", "[INFO] {started}", '{"level": "info", "msg": "hi"}', "[]", "7"]
 )

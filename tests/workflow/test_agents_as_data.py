@@ -12,6 +12,8 @@ from perdure.testing import Script, ScriptedProvider, call, say
 from perdure.worker.agents import load
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 
 @tool
 def look(place: str) -> str:

@@ -14,6 +14,8 @@ from tests.workflow.backgrounds import HANGING, awaiting, lead, look, starts, st
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, agent, children, in_order, played, query_of, results_in
 
+pytestmark = pytest.mark.deep
+
 
 async def test_a_caller_works_on_while_its_delegate_does_and_reads_the_result_later(house: House) -> None:
     """S-64: the delegate ends only when the caller's other work is done."""

@@ -26,6 +26,8 @@ from perdure.store.errors import SessionErasedError as KeyErasedError
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House, become_a_user
 
+pytestmark = pytest.mark.deep
+
 KEYS = f"k1:{base64.b64encode(bytes(range(32))).decode()}"
 
 NAMES = ("prompt", "argument", "result", "output", "pdf")

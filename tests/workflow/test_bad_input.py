@@ -9,6 +9,8 @@ from perdure.testing import Script, ScriptedProvider, say
 from tests.house import House
 from tests.memory import Run
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", model="openai/scripted")
 
 

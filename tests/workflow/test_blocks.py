@@ -80,6 +80,7 @@ async def test_a_block_stops_what_it_means_and_refuses_it_until_it_is_lifted(hom
     assert await home.client.blocks() == []
 
 
+@pytest.mark.deep
 async def test_every_door_is_closed(house: House) -> None:
     """Stock Temporal, the command line, a schedule, a rewind, a fork, a compaction, and again after the lift."""
     tester = Agent(name="tester", model="openai/scripted")
@@ -194,6 +195,7 @@ async def test_a_turn_that_waits_for_a_slot_is_refused_and_holds_up_nobody(house
         assert await house.store.queued_turns() == ()
 
 
+@pytest.mark.deep
 async def test_the_command_line_sets_lists_and_lifts_blocks(house: House) -> None:
     """A dry run and wrong input change nothing; the doctor names what is in force."""
     body = Body()
@@ -303,6 +305,7 @@ async def test_over_http_an_admin_blocks_its_tenant_and_refused_starts_are_answe
     assert len(tried) == len(requests)
 
 
+@pytest.mark.deep
 async def test_no_start_escapes_a_block_that_is_set_meanwhile(home: House) -> None:
     """Two workers open turns while the block is written: each start is refused or stopped, and none stays open."""
     agents = "tests.workflow.agents_that_stream"

@@ -17,6 +17,8 @@ from tests.house import House
 from tests.memory import Run
 from tests.workflow.test_stock_cli import temporal
 
+pytestmark = pytest.mark.deep
+
 MODEL = "openai/gpt-4o-mini"
 """Its price is known: $0.15 for a million tokens read, $0.60 written."""
 

@@ -138,6 +138,7 @@ async def test_plain_temporal_is_told_what_a_result_must_be(house: House) -> Non
     assert results(provider.requests[-1].request.messages)[1] == "null"
 
 
+@pytest.mark.deep
 async def test_the_command_line_submits_results_and_errors(house: House) -> None:
     async with ScriptedProvider(Script(replies=(BOTH, DONE))) as provider, house.worker(agent()):
         house.use(provider)
@@ -195,6 +196,7 @@ async def test_the_gateway_takes_results_and_refuses_what_is_none(house: House) 
         assert (there.status_code, there.json()["decision"]) == (200, "failed")
 
 
+@pytest.mark.deep
 async def test_an_mcp_host_runs_a_call_and_gives_its_result(house: House) -> None:
     script = Script(replies=(LOOK, LOOK, DONE))
     async with ScriptedProvider(script) as provider, house.worker(agent()), host() as client:

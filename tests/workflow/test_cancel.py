@@ -18,6 +18,8 @@ from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import BOTH_WAYS, REASONS, How, cancel, cancelled
 from tests.workflow.holding import HeldRunner
 
+pytestmark = pytest.mark.deep
+
 HOURS = RetryPolicy(base=timedelta(hours=1), jitter=timedelta(0), max_time=None)
 
 

@@ -12,6 +12,8 @@ from tests.house import House, eventually
 from tests.workflow.bodies import Body
 from tests.workflow.test_command_line import perdure
 
+pytestmark = pytest.mark.deep
+
 HELD = Script(replies=(call(("held", {})), *[say(f"answer {number}") for number in range(1, 9)]))
 
 

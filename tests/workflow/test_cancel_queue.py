@@ -14,6 +14,8 @@ from tests.workflow.bodies import Body, happened
 from tests.workflow.test_command_line import perdure
 from tests.workflow.test_stock_cli import temporal, workflow
 
+pytestmark = pytest.mark.deep
+
 
 def agent(body: Body) -> Agent:
     return Agent(name="tester", model="openai/scripted", tools=[body.held()])

@@ -10,6 +10,8 @@ from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, DONE, asker
 from tests.workflow.delegating import agent, asks, children, in_order, played
 
+pytestmark = pytest.mark.deep
+
 LOOP = asks("again", tool="look")
 
 

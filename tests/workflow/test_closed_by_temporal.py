@@ -7,6 +7,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 from temporalio.client import WorkflowExecutionStatus
 
@@ -18,6 +19,8 @@ from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, asker, waiting
 from tests.workflow.resetting import completed_tasks, reset
 from tests.workflow.test_people_metric import AGENTS, says
+
+pytestmark = pytest.mark.deep
 
 
 async def perdure(*arguments: str) -> Result:

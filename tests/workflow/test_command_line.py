@@ -6,9 +6,13 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from perdure import Agent
 from perdure.testing import ScriptedProvider, faults, say
 from tests.house import House
+
+pytestmark = pytest.mark.deep
 
 AGENT = Agent(name="tester", model="openai/scripted")
 

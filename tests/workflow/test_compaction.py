@@ -20,6 +20,8 @@ from tests.house import House
 from tests.memory import Run
 from tests.workflow.bodies import Body, happened
 
+pytestmark = pytest.mark.deep
+
 WINDOW = 4_000
 """Tokens of the scripted model, at four characters a token."""
 

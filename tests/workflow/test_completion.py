@@ -13,6 +13,8 @@ from tests.house import WAIT_SECONDS, House
 from tests.memory import Run
 from tests.workflow.killing import AGENTS, result_of
 
+pytestmark = pytest.mark.deep
+
 
 @tool
 def work(text: str = "it") -> str:

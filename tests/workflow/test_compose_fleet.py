@@ -21,6 +21,8 @@ from tests.compose import Fleet, Process
 from tests.house import eventually
 from tests.postgresql import postgresql_or_skip, url_of
 
+pytestmark = pytest.mark.deep
+
 WORKER, GATEWAY = 9464, 8234
 
 AGENT = '''\

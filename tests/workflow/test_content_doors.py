@@ -19,6 +19,8 @@ from tests.workflow.test_mcp_door import did, host, refused
 from tests.workflow.test_people_doors import perdure
 from tests.workflow.test_stock_cli import start, temporal, workflow
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", model="openai/scripted")
 INLINE = {"name": "dot.png", "data": ENCODED}
 

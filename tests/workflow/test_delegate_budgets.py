@@ -17,6 +17,8 @@ from tests.memory import Run
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played, results_in
 from tests.workflow.killing import result_of
 
+pytestmark = pytest.mark.deep
+
 PRICED = "openai/gpt-4o-mini"
 """A model whose price litellm knows."""
 

@@ -48,6 +48,7 @@ async def rows(house: House, session: str) -> int:
     return await house.store.read("rows", count)
 
 
+@pytest.mark.deep
 async def test_an_erased_session_is_gone_and_its_id_is_never_given_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import httpx
+import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 from temporalio.api.common.v1 import Payload, Payloads
 
@@ -15,6 +16,8 @@ from perdure.security.keyring import Keyring
 from perdure.settings import Settings
 from tests.contract.repository import ROOT
 from tests.workflow.test_dev_reload import AGENT, started
+
+pytestmark = pytest.mark.deep
 
 KEYS = f"k1:{base64.b64encode(bytes(range(32))).decode()}"
 

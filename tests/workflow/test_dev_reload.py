@@ -9,10 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider, say
 from tests.contract.repository import ROOT
 from tests.house import WAIT_SECONDS
+
+pytestmark = pytest.mark.deep
 
 AGENT = """
 from perdure import Agent

@@ -17,6 +17,8 @@ from perdure.worker.app import build_store_worker
 from tests.house import House, eventually
 from tests.workflow.test_people_doors import perdure
 
+pytestmark = pytest.mark.deep
+
 OLD, NEW, OTHER = (base64.b64encode(bytes(range(start, start + 32))).decode() for start in (0, 100, 200))
 
 

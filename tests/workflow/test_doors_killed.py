@@ -23,6 +23,8 @@ from tests.unit.gateway.agui_types import judge_run
 from tests.workflow.agents_that_stream import agent
 from tests.workflow.test_a2a_door import Peer
 
+pytestmark = pytest.mark.deep
+
 AGENT = agent.clone(stream="always")
 AGENTS = "tests.workflow.agents_that_stream"
 TEXT = "The quick brown fox jumps over the lazy dog"

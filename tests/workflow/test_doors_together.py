@@ -20,6 +20,8 @@ from tests.house import House, eventually
 from tests.workflow.doors import ANSWER, QUESTIONS, WAYS, Seen, Way, all_ways
 from tests.workflow.test_mcp_door import did
 
+pytestmark = pytest.mark.deep
+
 ASKER = Agent(name="tester", model="openai/scripted", tools=[ask_user])
 
 ASKS = Script(replies=tuple(call(("ask_user", {"question": question})) for question in QUESTIONS))

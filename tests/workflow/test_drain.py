@@ -11,6 +11,8 @@ from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, 
 from tests.house import House
 from tests.workflow.killing import PAY, has_lines, lines_of, read, read_by_the_model, result_of, worker
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture
 def lines(house: House) -> Path:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import WorkflowHandle
 
 from perdure.contracts.names import AGENT_TURN
@@ -22,6 +23,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.house import WAIT_SECONDS, House, WorkerProcess, eventually
 from tests.workflow.agents_for_effects import CALLS, POINTS, point_of
 from tests.workflow.killing import lines_of, read, result_of
+
+pytestmark = pytest.mark.deep
 
 AGENTS = "tests.workflow.agents_for_effects"
 SAFE = CALLS[0]

@@ -31,6 +31,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, 
 from tests.house import House, become_a_user, eventually
 from tests.workflow.delegating import in_order, played
 
+pytestmark = pytest.mark.deep
+
 KEY = bytes(range(32))
 KEYS = f"k1:{base64.b64encode(KEY).decode()}"
 

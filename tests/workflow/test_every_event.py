@@ -10,6 +10,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from perdure import (
@@ -48,6 +49,8 @@ from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, 
 from perdure.trajectory import event_line, event_to_dict, read_event_line
 from tests.house import WAIT_SECONDS, House
 from tests.workflow.test_command_line import perdure
+
+pytestmark = pytest.mark.deep
 
 WHERE = {
     "agent_start": "long",

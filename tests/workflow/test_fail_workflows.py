@@ -27,6 +27,8 @@ from tests.workflow.killing import AGENTS
 from tests.workflow.test_command_line import perdure
 from tests.workflow.test_stock_cli import start, temporal, workflow
 
+pytestmark = pytest.mark.deep
+
 Handle = WorkflowHandle[Any, Any]
 
 REFUSED_KEY = faults.status(401)

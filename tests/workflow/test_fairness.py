@@ -14,6 +14,8 @@ from perdure.local_ports import find_free_port
 from perdure.testing import ScriptedProvider, say
 from tests.house import House, become_a_user
 
+pytestmark = pytest.mark.deep
+
 FAIR = {
     "history.timerProcessorMaxTimeShift": '"1ms"',
     "matching.enableFairness": "true",

@@ -29,7 +29,7 @@ from tests.workflow.matrix import (
     run,
 )
 
-pytestmark = pytest.mark.timeout(300)  # the fixture plays hundreds of turns
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(300)]
 
 Outcomes = dict[tuple[str, str, str], Outcome]
 

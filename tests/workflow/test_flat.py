@@ -14,6 +14,8 @@ from perdure.contracts.messages import ToolMessage
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 STEPS = 500
 
 LONGEST_SECONDS = 480.0

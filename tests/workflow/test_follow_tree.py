@@ -19,6 +19,8 @@ from tests.house import House
 from tests.sse import Sent, follow, whole
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played
 
+pytestmark = pytest.mark.deep
+
 
 def numbers(stream: list[Sent]) -> dict[str, list[int]]:
     found: defaultdict[str, list[int]] = defaultdict(list)

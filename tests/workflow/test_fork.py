@@ -12,6 +12,8 @@ from tests.house import House, eventually
 from tests.workflow.test_command_line import perdure
 from tests.workflow.test_stock_cli import workflow
 
+pytestmark = pytest.mark.deep
+
 PAID: list[int] = []
 """What the outside world has seen."""
 

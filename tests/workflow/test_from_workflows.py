@@ -211,6 +211,7 @@ async def test_a_terminated_turn_is_an_error_of_temporals(house: House, theirs: 
         assert isinstance(await failure_of(handle), ChildWorkflowError)
 
 
+@pytest.mark.deep
 def test_the_import_is_light() -> None:
     """S-82: a user's worker needs no store and no library of models."""
     code = (

@@ -19,6 +19,8 @@ from tests import npm_servers
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 
 @tool(requires_approval=True)
 def launch(place: str) -> str:

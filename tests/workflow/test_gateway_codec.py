@@ -170,6 +170,7 @@ def test_an_origin_that_is_not_exact_is_refused_at_start(monkeypatch: pytest.Mon
         load_settings()
 
 
+@pytest.mark.deep
 async def test_temporals_own_command_starts_and_reads_jobs_through_the_codec(
     door: Door, house: House, caplog: pytest.LogCaptureFixture
 ) -> None:

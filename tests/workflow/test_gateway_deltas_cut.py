@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import pytest
 
 from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.gateway import sse
@@ -12,6 +13,8 @@ from tests.gateway import Door, gateway
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.sse import follow
 from tests.workflow.test_streaming import TEXT, agent
+
+pytestmark = pytest.mark.deep
 
 
 class Screen:

@@ -11,7 +11,7 @@ from perdure.testing import Script, ScriptedProvider, say
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House
 
-pytestmark = pytest.mark.judged("OpenAPI 3.1", "schemathesis")
+pytestmark = [pytest.mark.deep, pytest.mark.judged("OpenAPI 3.1", "schemathesis")]
 
 AGENT = Agent(name="tester", model="openai/scripted", instructions="Add.", retry=RetryPolicy(max_retries=0))
 

@@ -6,6 +6,8 @@ from perdure.contracts.errors import REASONS
 from tests.gateway import gateway, token_lines
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 TOKENS, MADE = token_lines(ann=("acme", "read,approve"), bob=("other", "admin"))
 SCRIPTS = ("app.js", "fold.js", "vendor/htm-preact-standalone.module.js")
 

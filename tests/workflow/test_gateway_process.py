@@ -20,6 +20,8 @@ from perdure.local_ports import find_free_port
 from tests.gateway import gateway
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", model="openai/scripted", instructions="Add.")
 
 

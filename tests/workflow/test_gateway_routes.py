@@ -15,6 +15,8 @@ from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.gateway import Door, gateway
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 
 @tool(requires_approval=True)
 def launch(place: str) -> str:

@@ -18,6 +18,8 @@ from perdure.testing import Script, ScriptedProvider, call, say
 from tests.gateway import gateway, token_lines
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", model="openai/scripted", instructions="Add.", retry=RetryPolicy(max_retries=0))
 
 

@@ -15,6 +15,8 @@ from tests.house import WAIT_SECONDS, House
 from tests.workflow.bodies import happened
 from tests.workflow.killing import has_lines, lines_of, read, result_of
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_with_hooks"
 SCRIPT = Script(replies=(call(("work", {})), say("done")))
 

@@ -10,6 +10,8 @@ from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.asking import waiting
 
+pytestmark = pytest.mark.deep
+
 PEER = Path(__file__).parent.parent / "mcp_peer.py"
 
 

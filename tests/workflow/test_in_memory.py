@@ -63,6 +63,8 @@ from perdure.worker.agents import with_delegates
 from tests.house import WAIT_SECONDS, House
 from tests.pictures import PNG
 
+pytestmark = pytest.mark.deep
+
 QUICK = RetryPolicy(base=timedelta(milliseconds=20), jitter=timedelta(0))
 
 

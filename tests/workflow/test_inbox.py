@@ -22,6 +22,8 @@ from tests.house import House, eventually
 from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import cancel, cancelled
 
+pytestmark = pytest.mark.deep
+
 SILENT = Agent(name="tester", model="openai/scripted")
 
 

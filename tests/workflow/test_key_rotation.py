@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
 import temporalio.client
 from temporalio.api.enums.v1 import EventType
 
@@ -18,6 +19,8 @@ from perdure.contracts.errors import DecryptionError, UnknownKeyError
 from perdure.security.keyring import Keyring
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.house import House, eventually
+
+pytestmark = pytest.mark.deep
 
 K1, K2 = (f"k{number}:{base64.b64encode(bytes(range(number, number + 32))).decode()}" for number in (1, 2))
 

@@ -19,6 +19,8 @@ from tests.workflow.killing import AGENTS, lines_of, read
 from tests.workflow.test_command_line import perdure
 from tests.workflow.test_key_rotation import FAILED
 
+pytestmark = pytest.mark.deep
+
 K1, K2 = (f"k{number}:{base64.b64encode(bytes(range(number, number + 32))).decode()}" for number in (1, 2))
 AT_ONCE = 2
 MAIN = "tests.workflow.worker_that_forgets"

@@ -21,6 +21,8 @@ from tests.workflow.killing import (
     worker,
 )
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture
 def lines(house: House) -> Path:

@@ -20,6 +20,8 @@ from perdure.workflows import options
 from tests.house import House, eventually
 from tests.workflow.test_compaction import Reader, reader, summaries
 
+pytestmark = pytest.mark.deep
+
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
 PRICES = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.01}
 

@@ -17,6 +17,8 @@ from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from perdure.workflows import options
 from tests.house import House
 
+pytestmark = pytest.mark.deep
+
 PEER = Path(__file__).parent.parent / "mcp_peer.py"
 DONE = say("done")
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from perdure import Agent, StdioServerConfig
 from perdure.contracts.agents import AgentDefinition
 from perdure.testing import Script, ScriptedProvider, call, say
@@ -12,6 +14,8 @@ from perdure.testing.provider import RecordedRequest
 from tests.house import House
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
 from tests.workflow.killing import has_lines, read
+
+pytestmark = pytest.mark.deep
 
 PEER = Path(__file__).parent.parent / "mcp_peer.py"
 DONE = say("done")

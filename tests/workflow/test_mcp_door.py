@@ -21,6 +21,8 @@ from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.conftest import FAST
 from tests.house import WAIT_SECONDS, House, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", description="Tests things.", model="openai/scripted")
 MCP = ["-m", "perdure.cli", "mcp"]
 HELD = Script(replies=(say("done").after(faults.hang()),))

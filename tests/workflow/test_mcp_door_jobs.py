@@ -8,6 +8,8 @@ from perdure.testing import ScriptedProvider, say
 from tests.house import House
 from tests.workflow.test_mcp_door import AGENT, did, host, refused, serving_http, told_url
 
+pytestmark = pytest.mark.deep
+
 
 async def test_the_same_request_begins_one_job_and_another_prompt_another(house: House) -> None:
     """S-78: a host that counts its requests from one again gets no job of an earlier time."""

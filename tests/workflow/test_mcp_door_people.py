@@ -7,6 +7,8 @@ from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several
 from tests.workflow.test_mcp_door import did, host, refused, waiting
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(autouse=True)
 def _nothing_is_paid() -> None:

@@ -19,6 +19,8 @@ from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.test_mcp_door import HELD, MCP, did
 
+pytestmark = pytest.mark.deep
+
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 

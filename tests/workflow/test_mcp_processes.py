@@ -15,6 +15,8 @@ from perdure.testing import Script, ScriptedProvider, call, say
 from tests.faults import everywhere
 from tests.house import House, WorkerProcess, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_with_servers"
 PEER = Path(__file__).parent.parent / "mcp_peer.py"
 SECRET = "plain-words-of-a-service-7"

@@ -19,6 +19,8 @@ from perdure.workflows import options
 from tests.house import House
 from tests.workflow.agents_with_state import agent, peer
 
+pytestmark = pytest.mark.deep
+
 WHO = call(("peer__whoami", {}))
 DONE = say("done")
 

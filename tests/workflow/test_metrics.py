@@ -21,6 +21,8 @@ from tests.workflow.bodies import Body, happened
 from tests.workflow.killing import PAY, has_lines, lines_of, result_of, worker
 from tests.workflow.test_compaction import WINDOW, Reader, look
 
+pytestmark = pytest.mark.deep
+
 MODEL = "openai/gpt-4o-mini"
 """Its prices are known."""
 

@@ -29,6 +29,8 @@ from tests.releases import AGENTS, answers, unpack, worker_of
 from tests.workflow.asking import waiting
 from tests.workflow.killing import read, result_of
 
+pytestmark = pytest.mark.deep
+
 ROTATES_AFTER = 60
 """Events after which the server suggests a fresh history: about five steps."""
 

@@ -13,7 +13,10 @@ from tests.gateway import gateway, token_lines
 from tests.house import House
 from tests.workflow.test_gateway_clients import run
 
-pytestmark = pytest.mark.judged("OpenAI Responses", f"{npm_servers.OPENAI[0].replace('@', ' ')} (npm)")
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.judged("OpenAI Responses", f"{npm_servers.OPENAI[0].replace('@', ' ')} (npm)"),
+]
 
 TEXT = "The quick brown fox jumps over the lazy dog"
 

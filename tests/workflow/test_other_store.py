@@ -13,6 +13,8 @@ from perdure.client.worker_stores import worker_stores
 from perdure.store import Store
 from tests.house import House, eventually
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_for_kill"
 
 

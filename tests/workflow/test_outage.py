@@ -11,6 +11,8 @@ from tests.house import House, WorkerProcess, eventually
 from tests.workflow.agents_for_kill import brief
 from tests.workflow.killing import lines_of, result_of, worker
 
+pytestmark = pytest.mark.deep
+
 BUDGET = brief.definition.retry.max_time or timedelta(0)
 
 

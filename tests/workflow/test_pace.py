@@ -17,6 +17,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.house import House, eventually
 from tests.workflow.killing import AGENTS, lines_of, result_of, worker
 
+pytestmark = pytest.mark.deep
+
 BRIEF = RetryPolicy(
     max_retries=1, base=timedelta(milliseconds=10), jitter=timedelta(0), max_time=timedelta(milliseconds=200)
 )

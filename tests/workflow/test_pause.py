@@ -15,6 +15,8 @@ from tests.workflow.asking import refusal, update
 from tests.workflow.bodies import Body, happened
 from tests.workflow.test_command_line import perdure
 
+pytestmark = pytest.mark.deep
+
 HELD = Script(replies=(call(("held", {})), *[say(f"answer {number}") for number in range(1, 9)]))
 
 

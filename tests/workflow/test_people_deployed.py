@@ -22,6 +22,7 @@ def pay_in_euros(amount: int, currency: str = "EUR") -> str:
     raise NotImplementedError
 
 
+@pytest.mark.deep
 async def test_an_approval_is_shown_while_no_worker_has_the_tools_version(house: House) -> None:
     """S-60: the question is gone from log, list and inbox, although the call cannot run yet; it then runs once."""
     async with ScriptedProvider(Script(replies=(PAY, DONE))) as provider:

@@ -17,6 +17,8 @@ from tests.house import ROOT, WAIT_SECONDS, House, eventually
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several, waiting
 from tests.workflow.test_stock_cli import temporal
 
+pytestmark = pytest.mark.deep
+
 COMMAND = str(Path(sys.executable).with_name("perdure"))
 
 

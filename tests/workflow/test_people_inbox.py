@@ -9,6 +9,8 @@ from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several, waiting
 from tests.workflow.test_people_doors import perdure
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(autouse=True)
 def _nothing_is_paid() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import urllib.error
 import urllib.request
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from perdure.contracts.names import Metric
@@ -11,6 +12,8 @@ from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.asking import COLOUR, DONE, update, waiting
+
+pytestmark = pytest.mark.deep
 
 AGENTS = "tests.workflow.agents_that_ask"
 

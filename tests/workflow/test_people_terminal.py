@@ -8,6 +8,8 @@ from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, waiting
 from tests.workflow.test_people_doors import Terminal, perdure
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(autouse=True)
 def _nothing_is_paid() -> None:

@@ -19,6 +19,8 @@ from perdure.testing import Script, ScriptedProvider, say
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several, update, waiting
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(autouse=True)
 def _nothing_is_paid() -> None:

@@ -27,6 +27,8 @@ from tests.workflow.delegating import DONE, agent, asks, children, in_order, pla
 from tests.workflow.test_schedules import ran
 from tests.workflow.test_stock_cli import workflow
 
+pytestmark = pytest.mark.deep
+
 MANY = 20
 
 AGENT = agent("tester")

@@ -137,6 +137,7 @@ def with_server(command: str, **settings: object) -> Agent:
     return Agent(name="tester", model="openai/scripted", mcp_servers=[server])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("stateful", [False, True])
 async def test_a_replay_connects_to_no_server(house: House, stateful: bool) -> None:
     """S-73: the tools are those that were offered in that turn; the command need not even exist."""

@@ -2,12 +2,16 @@
 
 import uuid
 
+import pytest
+
 from perdure import Continue, hook, spawn_agent, tool
 from perdure.contracts.events import GenerationEnd
 from perdure.testing import ChatRequest, Reply, call, say
 from tests.house import House
 from tests.workflow.delegating import DONE, agent, asks, in_order, played, query_of, results_in, transcript
 from tests.workflow.recording import recorded, recordings, replaying, told
+
+pytestmark = pytest.mark.deep
 
 
 @tool

@@ -18,6 +18,8 @@ from tests.workflow.agents_for_kill import agent as pays
 from tests.workflow.killing import AGENTS, PAY, lines_of, read, result_of, worker
 from tests.workflow.recording import recorded, recordings, replaying, told
 
+pytestmark = pytest.mark.deep
+
 TOLD = Script(
     replies=(
         call(("clock", {})),

@@ -16,6 +16,8 @@ from tests.house import House, eventually
 from tests.workflow.asking import COLOUR, asker, waiting
 from tests.workflow.test_people_doors import perdure
 
+pytestmark = pytest.mark.deep
+
 
 @workflow.defn(name=AGENT_TURN, sandboxed=False)
 class OfAnotherRelease:

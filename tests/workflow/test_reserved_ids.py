@@ -100,6 +100,7 @@ async def test_the_client_refuses_an_id_of_a_derived_form_and_so_does_a_worker(h
         assert "are perdure's own" in refused["error"]
 
 
+@pytest.mark.deep
 async def test_the_command_and_an_mcp_host_are_refused_in_the_same_words(house: House) -> None:
     async with ScriptedProvider(lambda _: say("2")) as provider, house.worker(AGENT):
         house.use(provider)

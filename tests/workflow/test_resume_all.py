@@ -37,6 +37,7 @@ async def ends(house: House, session: str) -> list[str]:
     return [turn.result.stop_reason if turn.result else "running" for turn in await house.store.turns(session)]
 
 
+@pytest.mark.deep
 async def test_a_filter_resumes_what_it_means_the_oldest_first_and_nothing_twice(house: House) -> None:
     async with house.worker(agent(), agent("other")):
         every = await failed(house, ("tester", ""), ("tester", "acme"), ("other", "acme"), ("other", ""))
@@ -64,6 +65,7 @@ async def test_a_filter_resumes_what_it_means_the_oldest_first_and_nothing_twice
     assert [await ends(house, session) for session in every] == [["error", "finished"]] * 4
 
 
+@pytest.mark.deep
 async def test_what_cannot_go_on_is_named_with_the_reason(house: House) -> None:
     async with house.worker(agent(), agent("other")), ScriptedProvider(BACK) as provider:
         a, b = await failed(house, ("tester", ""), ("other", ""))
@@ -194,6 +196,7 @@ async def test_without_tokens_all_tenants_are_meant_unless_one_is_named(house: H
                 await house.temporal.get_workflow_handle(session).terminate()
 
 
+@pytest.mark.deep
 async def test_bad_filters_are_refused_and_nothing_is_resumed(house: House) -> None:
     with pytest.raises(RequestRefusedError, match="per_second: must be more than 0"):
         await house.client.resume_all(per_second=0)

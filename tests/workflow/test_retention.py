@@ -18,6 +18,8 @@ from tests.house import House, eventually
 from tests.workflow.test_command_line import perdure
 from tests.workflow.test_content import PNG
 
+pytestmark = pytest.mark.deep
+
 SAYS = Script(replies=(say("one"), say("two"), say("three")))
 
 

@@ -114,6 +114,7 @@ async def test_a_turn_of_a_split_fleet_says_which_role_it_lacks_and_goes_on_once
             assert (await handle.result())["stop_reason"] == "finished"
 
 
+@pytest.mark.deep
 async def test_a_server_with_state_stays_with_the_process_that_opened_the_turn(house: House) -> None:
     replies = (call(("peer__whoami", {})), call(("peer__whoami", {})), say("done"))
     async with ScriptedProvider(Script(replies=replies)) as provider:

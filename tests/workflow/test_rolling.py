@@ -13,6 +13,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, 
 from tests.house import House
 from tests.workflow.killing import has_lines, lines_of, read, result_of, worker
 
+pytestmark = pytest.mark.deep
+
 JOBS, CALLS = 8, 4
 GRACE = "0.5"
 """Seconds; a model call takes twice as long, so that a worker that stops has something to hand over."""

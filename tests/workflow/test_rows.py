@@ -20,6 +20,8 @@ from perdure.testing import Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.workflow.bodies import Body, happened
 
+pytestmark = pytest.mark.deep
+
 DONE = say("done")
 REFUSED_KEY = faults.error(401, "Incorrect API key provided", name="invalid_api_key")
 NAMES = ("agent_error", "AgentError", "errorRun", "stopRunByError")

@@ -18,6 +18,8 @@ from tests.house import House, eventually
 from tests.workflow.bodies import Body, happened
 from tests.workflow.test_people_doors import perdure
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", model="openai/scripted")
 NIGHTLY: dict[str, Any] = {"cron": "0 7 * * 1-5", "agent": "tester", "prompt": "Summarise the day."}
 

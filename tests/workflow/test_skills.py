@@ -15,6 +15,8 @@ from tests.faults import everywhere
 from tests.house import House
 from tests.workflow.asking import results, update, waiting
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_with_skills"
 LONG = "word " * 8_000 + "the end"
 """Longer than what other tools may say at once."""

@@ -16,6 +16,8 @@ from tests.house import House, WorkerProcess, eventually
 from tests.workflow.cancelling import cancel
 from tests.workflow.killing import has_lines, lines_of, read, read_by_the_model, result_of
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_that_sleep"
 TOOLS = ("pay", "pay_async", "put", "book", "peer__hold")
 BODIES = TOOLS[:4]

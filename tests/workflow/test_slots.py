@@ -21,6 +21,8 @@ from tests.workflow.delegating import agent, asks, in_order, played
 from tests.workflow.slots import SCRIPT, Work, queued, start_queued, take_slot
 from tests.workflow.test_closed_by_temporal import listed, perdure
 
+pytestmark = pytest.mark.deep
+
 
 async def test_five_turns_run_two_at_a_time_in_the_order_in_which_they_came(home: House) -> None:
     house, work = home, Work()

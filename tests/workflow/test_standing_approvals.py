@@ -135,6 +135,7 @@ async def test_an_approval_for_one_call_does_not_stand_when_it_is_asked_to_later
         assert await house.client.approvals.list(house.session) == ()
 
 
+@pytest.mark.deep
 async def test_the_gateway_and_the_command_line_give_list_and_revoke(house: House) -> None:
     """S-84: with the scopes of replies; another tenant sees and revokes nothing, and an erased session has none."""
     lines, tokens = token_lines(
@@ -210,6 +211,7 @@ async def test_the_gateway_and_the_command_line_give_list_and_revoke(house: Hous
     assert PAID == [7, 8]
 
 
+@pytest.mark.deep
 async def test_an_option_without_always_is_a_mistake() -> None:
     for option in (("--same-arguments",), ("--until", "3d"), ("--reason", "why")):
         code, _, errors = await perdure("approve", "job", *option)

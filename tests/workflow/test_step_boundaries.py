@@ -22,7 +22,7 @@ from tests.workflow.boundaries import Outcome, Played, Scenario, Stage, assert_e
 from tests.workflow.boundaries_delegates import DELEGATES
 from tests.workflow.boundaries_table import BUDGETS, COMPLETIONS, CONDITIONS, REACTIONS, REASONS
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(1500)]
 
 TABLE: Mapping[str, Scenario] = {**CONDITIONS, **REASONS, **REACTIONS, **BUDGETS, **COMPLETIONS, **DELEGATES}
 

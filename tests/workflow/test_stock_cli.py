@@ -16,6 +16,8 @@ from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, 
 from tests.house import WAIT_SECONDS, House, eventually
 from tests.workflow.bodies import Body, happened
 
+pytestmark = pytest.mark.deep
+
 AGENT = Agent(name="tester", model="openai/scripted")
 
 

@@ -19,6 +19,8 @@ from perdure.store import live
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
 
+pytestmark = pytest.mark.deep
+
 TEXT = "The quick brown fox jumps over the lazy dog, twice if it must."
 KEY = "sk-planted-0123456789abcdef"
 AT_ONCE = RetryPolicy(max_retries=2, base=timedelta(milliseconds=10), jitter=timedelta(0))

@@ -12,6 +12,8 @@ from tests.house import House
 from tests.workflow.asking import COLOUR, DONE, asker, waiting
 from tests.workflow.test_people_doors import Terminal, perdure
 
+pytestmark = pytest.mark.deep
+
 GO_ON = asyncio.Event()
 
 

@@ -29,6 +29,8 @@ from tests.workflow.agents_with_outputs import LONG
 from tests.workflow.bodies import Body, happened
 from tests.workflow.killing import result_of
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_with_outputs"
 DONE = say("done")
 PEER = Path(__file__).parent.parent / "mcp_peer.py"

@@ -15,6 +15,8 @@ from perdure.worker.telemetry import JsonFormatter
 from tests.house import House
 from tests.memory import Run
 
+pytestmark = pytest.mark.deep
+
 KEY = "sk-planted-in-an-exception-0123456789"
 
 

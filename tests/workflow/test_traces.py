@@ -28,6 +28,8 @@ from tests.workflow.delegating import DONE, asks, in_order, played
 from tests.workflow.killing import has_lines, lines_of
 from tests.workflow.test_gateway_process import answers
 
+pytestmark = pytest.mark.deep
+
 AGENTS = "tests.workflow.agents_that_trace"
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{CALLER}-01"

@@ -22,6 +22,8 @@ from tests.workflow.delegating import agent, asks, in_order, played
 from tests.workflow.killing import result_of
 from tests.workflow.test_stock_cli import temporal
 
+pytestmark = pytest.mark.deep
+
 HELD = call(("held", {}))
 LOOK = call(("look", {}))
 

@@ -23,6 +23,8 @@ from tests.house import House, eventually
 from tests.workflow.asking import PAY, asker, waiting
 from tests.workflow.delegating import agent, asks, played
 
+pytestmark = pytest.mark.deep
+
 
 async def standing(house: House, cause: Cause, session: str = "") -> TurnWait:
     """Wait until the turn stands still for this cause."""

@@ -34,6 +34,8 @@ from tests.workflow.delegating import agent, asks, in_order, played
 from tests.workflow.resetting import completed_tasks, reset
 from tests.workflow.test_people_doors import perdure
 
+pytestmark = pytest.mark.deep
+
 SAYS = Script(replies=(say("done"),))
 
 

@@ -15,6 +15,8 @@ from tests.workflow.asking import refusal
 from tests.workflow.bodies import Body, happened
 from tests.workflow.test_command_line import perdure
 
+pytestmark = pytest.mark.deep
+
 
 def agent(body: Body) -> Agent:
     return Agent(name="tester", model="openai/scripted", tools=[body.held()])

@@ -12,6 +12,7 @@ from perdure.activities.mcp.servers import LARGEST_DECLARATIONS, MOST_TOOLS, _ad
 from tests.unit.activities.mcp_peers import peer, worker_of
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -35,6 +36,7 @@ async def test_a_server_that_says_too_much_is_refused_in_a_line_that_names_the_l
         assert worker.status == "failed"
 
 
+@pytest.mark.deep
 async def test_the_filters_come_before_the_limits(tmp_path: Path) -> None:
     """S-75: they are the way out."""
     async with worker_of(peer("wordy", omit=["echo"]), folder=tmp_path) as worker:

@@ -246,6 +246,7 @@ RESULTS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("sent", "said"), RESULTS.values(), ids=RESULTS.keys())
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 async def test_a_result_of_an_odd_form_is_read(sent: object, said: str, transport: str, tmp_path: Path) -> None:
@@ -320,6 +321,7 @@ ERRORS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("sent", "said"), ERRORS.values(), ids=ERRORS.keys())
 @pytest.mark.parametrize("transport", ["http", "events", "stdio"])
 async def test_an_error_of_a_server_is_told_at_once_with_what_it_says(

@@ -22,6 +22,8 @@ from tests.house import WAIT_SECONDS, eventually
 from tests.unit.activities.mcp_peers import worker_of
 from tests.unit.activities.real_servers import FIVE, PATH, Deed, Tapped, tapped
 
+pytestmark = pytest.mark.deep
+
 SHORT = timedelta(seconds=0.2)
 """Of a call that no answer comes to, however long it is waited for."""
 

@@ -16,6 +16,8 @@ from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_peers import Connected, peer, worker_of
 
+pytestmark = pytest.mark.deep
+
 SHORT = timedelta(seconds=0.3)
 
 

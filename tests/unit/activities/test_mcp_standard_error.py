@@ -48,6 +48,7 @@ def read_from(path: Path, clean: Callable[[str], str], *written: bytes) -> Stand
     return standard_error
 
 
+@pytest.mark.deep
 async def test_the_error_of_a_server_that_does_not_start_has_its_last_fifty_lines(tmp_path: Path) -> None:
     """S-77."""
     async with worker_of(wordy("exit 1"), folder=tmp_path) as worker:
@@ -56,6 +57,7 @@ async def test_the_error_of_a_server_that_does_not_start_has_its_last_fifty_line
     assert numbers(str(caught.value)) == list(range(11, 61))
 
 
+@pytest.mark.deep
 async def test_the_error_of_a_call_in_which_the_server_ends_has_its_last_fifty_lines(tmp_path: Path) -> None:
     """S-77."""
     async with worker_of(wordy(f"exec {sys.executable} {peer().args[0]}"), folder=tmp_path) as worker:
@@ -126,6 +128,7 @@ def test_an_endless_line_is_bounded_and_its_end_is_no_part_of_a_secret(tmp_path:
     assert (second, standard_error.recent[-1]) == ("next", "next")
 
 
+@pytest.mark.deep
 async def test_a_secret_in_a_long_line_is_in_no_log(tmp_path: Path) -> None:
     """S-78: however far behind it stands."""
     script = 'head -c 60000 /dev/zero | tr "\\0" y >&2; echo " $KEY END" >&2; exit 1'
@@ -137,6 +140,7 @@ async def test_a_secret_in_a_long_line_is_in_no_log(tmp_path: Path) -> None:
     assert lines == ["y" * 60_000 + " *** END"] * 2  # it was started twice
 
 
+@pytest.mark.deep
 async def test_what_calls_were_told_stays_out_of_the_log_when_they_have_ended(tmp_path: Path) -> None:
     """S-52: of as many calls as a server may still write of; and each line of a text by itself."""
     async with worker_of(peer("loud"), folder=tmp_path) as worker:

@@ -17,6 +17,8 @@ from perdure.contracts.errors import ReasonCode
 from tests.house import eventually
 from tests.unit.activities.mcp_peers import Connected, agent, peer, worker_of
 
+pytestmark = pytest.mark.deep
+
 
 def alive(pid: int) -> bool:
     try:

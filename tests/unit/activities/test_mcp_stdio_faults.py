@@ -15,6 +15,8 @@ from perdure.contracts.tools import wire_name
 from tests.house import eventually
 from tests.unit.activities.mcp_peers import Connected, peer, worker_of
 
+pytestmark = pytest.mark.deep
+
 SECRET = "Zq81-very-hidden-value-99"
 KEY = "\n".join(["-----BEGIN A KEY-----", *(f"{number:02}abcdefghijklmnopqrstuvwxyz" * 2 for number in range(9))])
 

@@ -61,6 +61,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.deep
 async def test_a_log_record_of_a_call_is_made_for_a_tracer_only() -> None:
     async with ScriptedProvider(Script(replies=(say("one"), say("two")))) as provider, asyncio.timeout(60):
         environment = {**os.environ, "OPENAI_API_KEY": "sk-scripted-0123456789", "OPENAI_BASE_URL": provider.url}
@@ -71,6 +72,7 @@ async def test_a_log_record_of_a_call_is_made_for_a_tracer_only() -> None:
     assert written.decode().split("\n")[:3] == ["unheard", "record", "traced"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("switch", "with_sdk"), [(None, False), ("false", True)])
 async def test_a_call_through_litellm_goes_past_the_openai_sdk_unless_an_operator_says_otherwise(
     switch: str | None, with_sdk: bool

@@ -151,6 +151,7 @@ def test_a_log_that_cannot_be_written_says_so_where_it_did_before(log: Kept, mon
         assert raw.getvalue().count(b"\nOSError: [Errno 9] Bad file descriptor\n") == 1
 
 
+@pytest.mark.deep
 def test_a_subprocess_gets_the_stream_that_a_tool_hands_on(log: Kept, tmp_path: Path) -> None:
     """So do bytes."""
     with (tmp_path / "output").open("w") as real:

@@ -42,6 +42,7 @@ def test_every_verb_has_help(verb: str) -> None:
     assert f"Usage: perdure {verb}" in result.output
 
 
+@pytest.mark.deep
 def test_the_help_lists_every_verb_without_loading_any() -> None:
     shown = perdure("--help").output.split("Verbs:")[1]
     assert all(f"  {verb} " in shown for verb in VERBS)
@@ -68,12 +69,14 @@ def loaded_with() -> dict[str, set[str]]:
     return {name: set(loaded) for name, loaded in json.loads(done.stdout).items()}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", [*MODULES, "perdure.cli.connection"])
 def test_no_verb_ever_loads_the_workers_code(loaded_with: dict[str, set[str]], name: str) -> None:
     application = {"perdure.workflows", "perdure.activities", "perdure.worker"}
     assert not ({"litellm", "mcp", "perdure.testing"} | application) & loaded_with[name]
 
 
+@pytest.mark.deep
 def test_the_module_can_be_run() -> None:
     done = python("-m", "perdure.cli", "frobnicate")
     assert done.returncode == 2
@@ -140,6 +143,7 @@ def test_a_checkout_without_its_links_says_how_to_make_them(verb: str, monkeypat
     assert_one_line(perdure(verb), 2, "its symbolic links were not made", "core.symlinks=true")
 
 
+@pytest.mark.deep
 def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -166,6 +170,7 @@ def test_the_worker_gets_its_agents_and_settings_and_its_exit_code_is_ours(
     assert str(tmp_path) not in seen["path"], "files of the caller's folder could take the names of modules"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("setting", "expected"), [(None, "127.0.0.1:9"), ("", "127.0.0.1:9"), ("0.0.0.0:9464", "0.0.0.0:9")]
 )

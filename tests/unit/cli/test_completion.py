@@ -22,6 +22,7 @@ def completed(*words: str) -> list[str]:
     return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_asks_by_our_variable(shell: str) -> None:
     result = CliRunner().invoke(cli, ["completion", shell])

@@ -13,6 +13,8 @@ import pytest
 from perdure.local_ports import find_free_port
 from tests.contract.repository import ROOT
 
+pytestmark = pytest.mark.deep
+
 STAND_IN = """
 import http.server, json, os, pathlib, signal, sys, time
 if "--describe" in sys.argv and "unloadable" in sys.argv:

@@ -304,6 +304,7 @@ def test_a_key_is_a_hint_and_never_a_failure(
     assert SECRET not in finding.text
 
 
+@pytest.mark.deep
 def test_who_takes_the_connection_and_never_answers_is_reported_in_time(
     monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_code_that_no_row_chooses_is_told_so(code: str, form: list[str]) -> No
     assert result.stderr == f"no fault of the table leads to {code}\n"
 
 
+@pytest.mark.deep
 def test_the_table_needs_neither_temporal_nor_a_database() -> None:
     code = "import sys, perdure.cli.reasons\nprint(*{'temporalio', 'sqlalchemy'} & set(sys.modules))"
     done = subprocess.run(

@@ -48,6 +48,7 @@ def line(result: Result) -> str:
     return only
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("args", "seen"),
     [
@@ -79,6 +80,7 @@ def test_dev_looks_for_the_recordings_before_it_starts_anything(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.deep
 def test_a_worker_without_the_folder_it_is_to_replay_ends_with_2_and_one_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

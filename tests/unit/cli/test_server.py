@@ -12,6 +12,8 @@ from perdure.cli.errors import CliError, ExitCode, MistakeError
 from perdure.cli.server import EmbeddedServer, ServerOptions, spawn, stop_process, wait_process
 from perdure.local_ports import find_free_port
 
+pytestmark = pytest.mark.deep
+
 
 def listens(port: int) -> bool:
     with socket.socket() as probe:

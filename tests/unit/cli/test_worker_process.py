@@ -69,6 +69,7 @@ def test_a_line_of_the_log_is_shown_as_a_person_reads_it() -> None:
     assert to_plain_line('"only a text"') == '"only a text"'
 
 
+@pytest.mark.deep
 async def test_the_last_lines_are_those_of_this_process_alone(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_text("of an earlier worker\n")

@@ -1,7 +1,6 @@
 """A real server, a real store, and a stand-in for the agent's turn that ends when a test says so."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure.cli.server import EmbeddedServer, ServerOptions
+from perdure.cli.server import EmbeddedServer
 from perdure.client import Client
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
@@ -31,7 +30,6 @@ from perdure.contracts.turns import (
     TurnStatus,
 )
 from perdure.contracts.values import JsonValue
-from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import NotFoundError, Store
 
@@ -196,16 +194,6 @@ class StandIn:
             cancelling=self.cancelled,
             spent=Spent(),
         )
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    fast = {"history.timerProcessorMaxTimeShift": '"1ms"'}
-    embedded = EmbeddedServer(ServerOptions(port=find_free_port(), log=log, dynamic_config=fast))
-    asyncio.run(embedded.start())
-    yield embedded
-    asyncio.run(embedded.stop())
 
 
 @pytest.fixture

@@ -358,6 +358,7 @@ def slow_server() -> Iterator[EmbeddedServer]:
     asyncio.run(embedded.stop())
 
 
+@pytest.mark.deep
 async def test_a_server_that_refuses_a_second_run_within_a_second_is_waited_for(
     slow_server: EmbeddedServer, store_url: str, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:

@@ -228,6 +228,7 @@ async def test_a_turns_methods_raise_errors_of_the_tree_only(client: Client) -> 
     assert raised == dict.fromkeys(("Turn.events", "Turn.extend", "Turn.listen"), "RequestRefusedError")
 
 
+@pytest.mark.deep
 async def test_a_server_and_a_store_that_are_away_raise_errors_of_the_tree_only(
     client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

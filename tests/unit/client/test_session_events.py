@@ -13,7 +13,7 @@ from perdure.client import Client, RequestRefusedError, TurnClosedError, Unknown
 from perdure.contracts.events import Envelope
 from tests.house import eventually
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("worker")]
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(120), pytest.mark.usefixtures("worker")]
 
 
 async def heard(client: Client, session: str, after: int | None = None, **wanted: Any) -> list[Envelope]:

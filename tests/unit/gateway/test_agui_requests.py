@@ -112,6 +112,7 @@ def test_ids_are_those_that_a_session_and_a_request_may_have(bad: dict[str, Any]
         read(**bad)
 
 
+@pytest.mark.deep
 def test_the_door_needs_no_package_of_the_protocol() -> None:
     code = (
         "import sys, perdure.gateway.app as app; app.open_doors(['agui']);"

@@ -98,6 +98,7 @@ async def test_a_store_opens_again_with_what_was_written(url: str) -> None:
             assert (await store.session(SESSION)).turn == 1
 
 
+@pytest.mark.deep
 async def test_two_processes_may_upgrade_at_once(url: str) -> None:
     command = [sys.executable, "-c", OPEN, url]
     starting = (asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=asyncio.subprocess.PIPE) for _ in range(2))

@@ -144,6 +144,7 @@ async def test_a_prompt_over_the_window_is_refused_as_a_context_overflow() -> No
     assert (fits.result.output, over.result.reason_code) == ("short", "llm.context_overflow")
 
 
+@pytest.mark.deep
 async def test_tools_of_an_mcp_server_are_called() -> None:
     server = StdioServerConfig(name="peer", command=sys.executable, args=(str(PEER), ""))
     answers = script(call(("peer__echo", {"text": "hi"})), say("done"))

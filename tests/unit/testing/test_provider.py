@@ -290,6 +290,7 @@ def test_a_script_survives_json() -> None:
     assert Script.model_validate_json(script.model_dump_json()) == script
 
 
+@pytest.mark.deep
 async def test_a_script_is_served_from_a_process_of_its_own(http: httpx.AsyncClient, tmp_path: Path) -> None:
     file = tmp_path / "script.json"
     file.write_text(TWO.model_dump_json())

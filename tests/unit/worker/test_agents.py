@@ -76,6 +76,7 @@ def test_the_last_line_of_the_users_own_code_is_named(tmp_path: Path, text: str,
     assert f", at {source}:{line}" in str(refusal.value)
 
 
+@pytest.mark.deep
 def test_what_a_module_raised_stands_in_the_log_before_the_one_line(tmp_path: Path) -> None:
     source = written(tmp_path, "def deep():\n    return 1 / 0\ndeep()")
     ended = subprocess.run(
@@ -103,6 +104,7 @@ def test_no_module_at_all_says_what_to_give() -> None:
         load_agents([])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "message"),
     [

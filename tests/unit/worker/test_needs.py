@@ -11,6 +11,8 @@ from perdure import Agent, Secret, Setting, Toolset, tool, tool_method
 from perdure.agents.environment import UnmetNeedError
 from perdure.worker.agents import check_needs
 
+pytestmark = pytest.mark.deep
+
 
 @tool(needs={"token": Secret("VAULT_TOKEN"), "tries": Setting("VAULT_TRIES", default=3)})
 def unlock(token: str, tries: int) -> str:

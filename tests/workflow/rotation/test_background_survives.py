@@ -13,6 +13,8 @@ from tests.workflow.killing import result_of
 from tests.workflow.resetting import completed_tasks, reset
 from tests.workflow.rotation.rotations import rotated
 
+pytestmark = pytest.mark.deep
+
 
 async def test_killing_the_only_worker_between_start_and_wait_repeats_no_delegate(house: House) -> None:
     """S-17 S-64: the caller's lost model call is made again, and waits for the same delegate."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from perdure import tool
@@ -11,6 +12,8 @@ from tests.workflow.delegating import DONE, agent, asks, children, in_order, of_
 from tests.workflow.killing import result_of
 from tests.workflow.resetting import completed_tasks, reset
 from tests.workflow.rotation.rotations import rotated
+
+pytestmark = pytest.mark.deep
 
 
 async def test_killing_the_only_worker_while_delegates_run_loses_and_repeats_nothing(house: House) -> None:

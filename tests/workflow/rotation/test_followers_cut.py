@@ -19,7 +19,7 @@ from tests.sse import follow
 from tests.workflow.killing import lines_of, result_of, worker
 from tests.workflow.rotation.rotations import rotated
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(240)]
 
 STEPS = 16
 TURNS = 3

@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+import pytest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
@@ -16,6 +17,8 @@ from tests.workflow.backgrounds import awaiting, lead, look, starts, statuses, s
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, agent, in_order, played, results_in
 from tests.workflow.rotation.rotations import rotated
+
+pytestmark = pytest.mark.deep
 
 UPDATES, SIGNALS, EVENTS = 20, 50, 750
 """Each fewer than by default; the events in the proportion of a default server to those at which it suggests an end."""

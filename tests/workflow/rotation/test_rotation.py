@@ -17,6 +17,8 @@ from tests.workflow.bodies import Body, happened
 from tests.workflow.cancelling import BOTH_WAYS, How, cancel, cancelled
 from tests.workflow.resetting import completed_tasks, reset
 
+pytestmark = pytest.mark.deep
+
 
 @tool
 def count(number: int) -> str:

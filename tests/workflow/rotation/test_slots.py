@@ -1,10 +1,14 @@
 """A turn that goes on in a fresh history keeps its slot."""
 
+import pytest
+
 from perdure import Agent, tool
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.rotation.rotations import rotated
 from tests.workflow.slots import Work, queued
+
+pytestmark = pytest.mark.deep
 
 
 @tool
