@@ -18,8 +18,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.errors import permanent, transient
 from perdure.activities.faults import is_fault, log_fault
-from perdure.activities.heartbeat import is_stopped, note_spent, note_wait
-from perdure.activities.models.cost_ceiling import with_ceiling
+from perdure.activities.heartbeat import is_stop, note_spent, note_wait
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.given_way import MOST_TRIES
@@ -37,6 +36,7 @@ from perdure.contracts.agents import AgentDefinition, names_of_call
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.events import GenerationError, GenerationRetry, GenerationWait
+from perdure.contracts.exceptions import can_be_printed, kind_of
 from perdure.contracts.generations import Compact
 from perdure.contracts.values import JsonValue, replace
 from perdure.contracts.waits import ProviderRetry
@@ -181,7 +181,7 @@ class ModelCall:
                 else:
                     answer = await _ask_model(definition, filled, prompt)
             except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and is_stopped():
+                if is_stop(error):
                     raise
                 failure = self.describe_failure(error, parts.monotonic() - began, waited=waited)
                 if failure.paid != NOTHING_PAID:
@@ -244,11 +244,11 @@ class ModelCall:
             log_fault(error, self._secrets, f"a call of {self.definition.model}")
         return CallFailedError(facts, failed_at, paid, seconds=seconds)
 
-    def describe_unkept_answer(self, answer: Answer, error: Exception) -> CallFailedError:
+    def describe_unkept_answer(self, answer: Answer, error: BaseException) -> CallFailedError:
         """The failure of a call whose answer has come, and could not be kept for a reason that nobody foresaw."""
-        now, code = activity.info().started_time, f"{EXCEPTION}{type(error).__name__}"
+        now, code = activity.info().started_time, f"{EXCEPTION}{kind_of(error)}"
         facts = facts_of(error, now, self._secrets)
-        if is_fault(error):
+        if is_fault(error) or not isinstance(error, Exception) or not can_be_printed(error):
             log_fault(error, self._secrets, f"what keeps an answer of {self.definition.model}")
             code = ReasonCode.RUNTIME_INTERNAL
         facts = replace(facts, own_code=code, status=None, retry_after_seconds=None)
@@ -402,9 +402,8 @@ def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> bool:
 
 
 async def _ask_model(definition: AgentDefinition, messages: list[WireMessage], prompt: Prompt) -> Answer:
-    bounded = definition if prompt.ceiling is None else with_ceiling(definition, prompt.ceiling)
     async with nullcontext() if prompt.shown is None else prompt.shown:
-        call = complete(bounded, messages, may_be_cut=prompt.ceiling is not None, shown=prompt.shown)
+        call = complete(definition, messages, most_tokens=prompt.ceiling, shown=prompt.shown)
         answer = await _wait_within(definition.generation_timeout, call)
     _check_calls(answer)
     return answer

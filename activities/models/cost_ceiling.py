@@ -108,13 +108,6 @@ def estimate_first_call(definition: AgentDefinition) -> Decimal | None:
     return price_read * read + price_written * (SMALLEST_ANSWER + _thinking(definition))
 
 
-def with_ceiling(definition: AgentDefinition, tokens: int) -> AgentDefinition:
-    """The definition with the ceiling as the most tokens that the answer may have."""
-    name = "max_completion_tokens" if "max_completion_tokens" in definition.generate_params else "max_tokens"
-    params: dict[str, JsonValue] = {**definition.generate_params, name: tokens}
-    return replace(definition, generate_params=params)
-
-
 def _count_most_read(definition: AgentDefinition, messages: Sequence[WireMessage], counted: Counted) -> int:
     new = messages[counted.messages :]
     files = count_most_tokens(new)

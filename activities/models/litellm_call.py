@@ -23,7 +23,7 @@ from perdure.activities.faults import MISTAKES, mark_answered
 from perdure.activities.models import litellm_door, provider_door
 from perdure.activities.models.estimates import fill_counts, usage_of
 from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
-from perdure.activities.models.limits import TOOL_LIMITS, WHOLE_ONLY
+from perdure.activities.models.limits import FORMS, TOOL_LIMITS, WHOLE_ONLY, Form
 from perdure.activities.models.litellm_patches import quiet, skip_logging
 from perdure.activities.models.provider_http import guard_exchange, stand_in
 from perdure.activities.models.provider_messages import as_sent
@@ -46,7 +46,7 @@ from perdure.contracts.generations import CUT_OFF
 from perdure.contracts.tools import RawCall, ToolDeclaration
 from perdure.contracts.values import JsonValue, replace, replace_surrogates
 from perdure.llm.openai_format import WireMessage
-from perdure.llm.structured_output import is_strict
+from perdure.llm.strict_schemas import is_strict
 from perdure.llm.text_tools import calls_in, describe_tools, to_text
 from perdure.llm.tool_schemas import ShownTools
 
@@ -227,7 +227,8 @@ def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
     schema = definition.output_schema
     if schema is None or not _is_constrained(definition):
         return {}
-    form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict(schema)}
+    provider = definition.model.partition("/")[0]
+    form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict(schema, provider)}
     return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
@@ -235,15 +236,15 @@ async def complete(
     definition: AgentDefinition,
     messages: list[WireMessage],
     *,
-    may_be_cut: bool = False,
+    most_tokens: int | None = None,
     shown: Shown | None = None,
 ) -> Answer:
     """Call the model once. Temporal is the only layer that retries, so litellm and the SDKs are told not to.
 
-    With ``may_be_cut``, an answer that was cut off at its longest allowed length is accepted. With ``shown``, the
+    With ``most_tokens``, the answer has no more, and one that was cut off there is accepted. With ``shown``, the
     provider is asked for a stream, unless it is known to have none, and the pieces are shown as they come. If the
-    provider refuses the number of tools, the call is made again at once with the tools in the system prompt; later
-    calls of this worker begin with that.
+    provider refuses the number of tools, the call is made again at once with the tools in the system prompt, and if
+    it asks for another form of ids or of the bound, with that; later calls of this worker begin so.
 
     Raises:
         MissingKeyError: No key is set for the provider.
@@ -255,15 +256,16 @@ async def complete(
         Exception: Whatever litellm raises; ``perdure.activities.models.failures`` knows them.
     """
     require_key(definition)
-    chooses = definition.tool_mode == "auto" and mode_of(definition) == "api"
-    if chooses and TOOL_LIMITS.are_exceeded(definition):
-        return await _call_once(*_with_text_tools(definition, messages), may_be_cut, shown)
-    try:
-        return await _call_once(definition, messages, may_be_cut, shown)
-    except Exception as error:
-        if not (chooses and definition.tools and TOOL_LIMITS.learn(definition, error)):
-            raise
-    return await _call_once(*_with_text_tools(definition, messages), may_be_cut, shown)
+    chooses = bool(definition.tools) and definition.tool_mode == "auto" and mode_of(definition) == "api"
+    while True:
+        in_text = chooses and TOOL_LIMITS.are_exceeded(definition)
+        asked = _with_text_tools(definition, messages) if in_text else (definition, messages)
+        try:
+            return await _call_once(*asked, most_tokens, shown)
+        except Exception as error:
+            learns = chooses and not in_text and TOOL_LIMITS.learn(definition, error)
+            if not learns and not FORMS.learn(definition, error, has_ceiling=most_tokens is not None):
+                raise
 
 
 def _with_text_tools(
@@ -275,12 +277,12 @@ def _with_text_tools(
 
 
 async def _call_once(
-    definition: AgentDefinition, messages: list[WireMessage], may_be_cut: bool, shown: Shown | None
+    definition: AgentDefinition, messages: list[WireMessage], most_tokens: int | None, shown: Shown | None
 ) -> Answer:
     mode = mode_of(definition)
     with guard_assembly():
         tools = ShownTools(definition.tools if mode == "api" else ())
-        arguments = _arguments(definition, mode, messages, tools)
+        arguments = {**_arguments(definition, mode, messages, tools), **_bound(definition, most_tokens)}
     if shown is not None and WHOLE_ONLY.has(definition):
         shown = None
     try:
@@ -291,7 +293,7 @@ async def _call_once(
         raise _with_price(error, definition, arguments) from None
     answered = fill_counts(answered, arguments)
     try:
-        answer = _answer(answered, definition, may_be_cut)
+        answer = _answer(answered, definition, may_be_cut=most_tokens is not None)
     except UnusableAnswerError as error:
         error.paid = Paid().plus(answered.counts.usage, cost_of(answered.counts, definition))
         raise
@@ -351,7 +353,7 @@ def _arguments(
     declared = tools.declarations()
     own: dict[str, Any] = {
         "model": definition.model,
-        "messages": as_sent(definition, sent),
+        "messages": as_sent(definition, sent, has_short_ids=FORMS.has(definition, Form.SHORT_IDS)),
         "timeout": SILENCE_SECONDS,
         "num_retries": 0,
         "max_retries": 0,
@@ -365,6 +367,14 @@ def _arguments(
         msg = f"generate_params sets {' and '.join(twice)}, which perdure sets itself; leave that out"
         raise PromptAssemblyError(msg)
     return {**given, **own}
+
+
+def _bound(definition: AgentDefinition, most_tokens: int | None) -> dict[str, Any]:
+    """The argument that bounds an answer, by the name that the agent's settings have or its model has asked for."""
+    if most_tokens is None:
+        return {}
+    is_new = "max_completion_tokens" in definition.generate_params or FORMS.has(definition, Form.COMPLETION_CEILING)
+    return {"max_completion_tokens" if is_new else "max_tokens": most_tokens}
 
 
 def _with_price(
@@ -400,7 +410,7 @@ JSON_TOOL = "json_tool_call"
 """Name of the tool that litellm has a model call to answer in JSON, where the provider has no other way."""
 
 
-def _answer(answered: Answered, definition: AgentDefinition, may_be_cut: bool) -> Answer:
+def _answer(answered: Answered, definition: AgentDefinition, *, may_be_cut: bool) -> Answer:
     text, calls, finish_reason = answered.text, answered.calls, str(answered.end)
     if definition.output_schema is not None and [call.name for call in calls] == [JSON_TOOL]:
         text, calls, finish_reason = calls[0].arguments, (), "stop"

@@ -1,4 +1,4 @@
-"""The messages as a provider takes them: images and files, and cache marks.
+"""The messages as a provider takes them: images and files, cache marks, and ids of calls.
 
 *Images and files* are loaded from the store. A model that does not take them, by litellm's map, reads a line in their
 place. A model that the map does not have is sent them. Anthropic's API takes images in tool results. The others take
@@ -25,6 +25,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import PDF, TEXT, FilePart, is_image
 from perdure.contracts.retention import Retention
 from perdure.contracts.values import JsonValue
+from perdure.llm.call_ids import needs_short_ids, with_short_ids
 from perdure.llm.openai_format import WireMessage
 from perdure.store import NotFoundError, Store
 from perdure.store.records import Artifact
@@ -35,11 +36,14 @@ MARKED_MESSAGES = 2
 _MARK: JsonValue = {"type": "ephemeral"}
 
 
-def as_sent(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
+def as_sent(
+    definition: AgentDefinition, messages: list[WireMessage], *, has_short_ids: bool = False
+) -> list[WireMessage]:
     """The messages as the agent's model takes them; files have their data already."""
     model = definition.model
     reasoned = with_reasoning(model, messages, address_of(model, definition.generate_params))
-    return add_cache_marks(definition, without_blanks(with_content(model, reasoned)))
+    sent = add_cache_marks(definition, without_blanks(with_content(model, reasoned)))
+    return with_short_ids(sent) if has_short_ids or needs_short_ids(model) else sent
 
 
 def add_cache_marks(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:

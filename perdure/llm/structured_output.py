@@ -53,22 +53,6 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
     return value
 
 
-def is_strict(schema: JsonValue) -> bool:
-    """Whether each object of the schema requires all its properties and allows no others: OpenAI's rule for strict."""
-    if isinstance(schema, list):
-        return all(is_strict(part) for part in schema)
-    if not isinstance(schema, dict):
-        return True
-    properties = schema.get("properties")
-    if schema.get("type") == "object" or isinstance(properties, dict):
-        names = set(properties) if isinstance(properties, dict) else set[str]()
-        required = schema.get("required", [])
-        closed = schema.get("additionalProperties") is False
-        if not closed or not isinstance(required, list) or set(map(str, required)) != names:
-            return False
-    return all(is_strict(part) for part in schema.values())
-
-
 def _parse(text: str) -> JsonValue:
     """The first candidate that is JSON which the store can keep: without lone surrogates and infinite numbers."""
     problems: list[str] = []

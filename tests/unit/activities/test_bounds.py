@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import tool
-from perdure.activities.models.cost_ceiling import Counted, NotAffordableError, ceiling, text_only, with_ceiling
+from perdure.activities.models.cost_ceiling import Counted, NotAffordableError, ceiling, text_only
 from perdure.activities.models.facts import facts_about
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.openai_format import WireMessage
@@ -60,8 +60,6 @@ def test_what_a_call_costs_at_most_is_never_more_than_is_left(
         return
     written = most if most is not None else min(own or 16_384, 16_384)
     assert READ * most_read + WRITTEN * written <= left
-    if most is not None:
-        assert with_ceiling(definition, most).generate_params.get("max_tokens") == most
 
 
 def test_what_the_provider_has_counted_is_not_counted_by_its_size() -> None:
@@ -111,11 +109,6 @@ def test_the_answer_has_room_for_the_thinking_that_was_asked_for() -> None:
     most = ceiling(definition, messages, Decimal("0.2"))
     assert most is not None
     assert most > 10_000
-
-
-def test_the_ceiling_goes_where_the_author_has_set_one() -> None:
-    definition = agent(generate_params={"max_completion_tokens": 500})
-    assert with_ceiling(definition, 100).generate_params == {"max_completion_tokens": 100}
 
 
 def test_text_only_keeps_the_tools_that_the_conversation_names() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
-from perdure.llm.structured_output import MAX_PROBLEM, AnswerError, check_answer, is_strict
+from perdure.llm.structured_output import MAX_PROBLEM, AnswerError, check_answer
 
 SCHEMA: dict[str, JsonValue] = {
     "type": "object",
@@ -77,20 +77,6 @@ def test_what_is_wrong_is_told_briefly() -> None:
     with pytest.raises(AnswerError) as raised:
         check_answer('{"total": "' + "x" * 100_000 + '"}', SCHEMA)
     assert len(str(raised.value)) < MAX_PROBLEM + 200
-
-
-@pytest.mark.parametrize(
-    ("schema", "strict"),
-    [
-        (SCHEMA, False),
-        ({"type": "object", "properties": {"a": {}}, "required": ["a"], "additionalProperties": False}, True),
-        ({"type": "object", "properties": {"a": {}}, "additionalProperties": False}, False),
-        ({"type": "array", "items": {"type": "object", "properties": {}}}, False),
-        ({"type": "string"}, True),
-    ],
-)
-def test_only_a_closed_schema_is_called_strict(schema: dict[str, JsonValue], strict: bool) -> None:
-    assert is_strict(schema) is strict
 
 
 def test_a_schema_that_leads_round_in_circles_is_no_trap() -> None:

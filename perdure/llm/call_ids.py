@@ -1,0 +1,68 @@
+"""Ids of tool calls in the form that every provider takes: nine letters and digits.
+
+Mistral's API, and its tokenizer in vLLM, refuse any other. The log keeps perdure's own ids; these are made of them when
+a request is built, always the same for the same call, so that a provider finds the conversation in its cache.
+
+Source: mistral-common 1.13, ``validator.py``: "Tool call id was … but must be a-z, A-Z, 0-9, with a length of 9."
+"""
+
+import hashlib
+import re
+import string
+from collections.abc import Sequence
+from typing import cast
+
+from perdure.contracts.values import JsonValue
+from perdure.llm.openai_format import WireMessage
+
+LENGTH = 9
+
+_ALPHABET = string.digits + string.ascii_letters
+_FAMILY = re.compile(r"mistral|mixtral|ministral|magistral|mathstral|codestral|devstral|pixtral|voxtral", re.IGNORECASE)
+
+
+def needs_short_ids(model: str) -> bool:
+    """Whether the model is one of Mistral's by its name, wherever it is served."""
+    return _FAMILY.search(model) is not None
+
+
+def with_short_ids(messages: Sequence[WireMessage]) -> list[WireMessage]:
+    """The messages with ids of nine letters and digits, in calls and results alike."""
+    ids = _ShortIds()
+    return [_with_ids(message, ids) for message in messages]
+
+
+class _ShortIds:
+    """Short ids of one request, each for one id of the log."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, str] = {}
+        self._taken: set[str] = set()
+
+    def of(self, long: str) -> str:
+        """The short id in place of one of the log."""
+        if long not in self._given:
+            tries = (_digest(f"{long}{'#' * number}") for number in range(len(self._taken) + 1))
+            self._given[long] = next(short for short in tries if short not in self._taken)
+            self._taken.add(self._given[long])
+        return self._given[long]
+
+
+def _digest(text: str) -> str:
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest())
+    digits: list[str] = []
+    for _ in range(LENGTH):
+        number, place = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[place])
+    return "".join(digits)
+
+
+def _with_ids(message: WireMessage, ids: _ShortIds) -> WireMessage:
+    changed = dict(message)
+    if isinstance(told := message.get("tool_call_id"), str):
+        changed["tool_call_id"] = ids.of(told)
+    if isinstance(calls := message.get("tool_calls"), list):
+        changed["tool_calls"] = [
+            {**call, "id": ids.of(str(call["id"]))} for call in cast("list[dict[str, JsonValue]]", calls)
+        ]
+    return changed
