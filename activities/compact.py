@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.errors import permanent
 from perdure.activities.faults import faults_are_final
-from perdure.activities.heartbeat import keep_beating, note_kept
+from perdure.activities.heartbeat import is_stop, keep_beating, note_kept
 from perdure.activities.models.attempt import (
     CallFailedError,
     Failure,
@@ -126,7 +126,10 @@ class CompactActivity:
                 except ApplicationError:
                     call.count_lost(paid_for(answer))
                     raise
-                except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
+                except BaseException as error:
+                    if is_stop(error):
+                        raise
+                    # Whatever it is, it would be bought again every second.
                     raise call.describe_unkept_answer(answer, error) from None
             except NotAffordableError as error:
                 paid = (await log.load_paid()).plus(error.paid.usage, error.paid.cost_usd)

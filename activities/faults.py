@@ -7,8 +7,6 @@ own code raises is a fault at any time.
 
 import contextlib
 import functools
-import sys
-import traceback
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.errors import permanent, runtime_error
 from perdure.contracts.errors import REASONS, ReasonCode, code_of_kind
-from perdure.contracts.exceptions import text_of
+from perdure.contracts.exceptions import module_of, modules_of, print_traceback, text_of
 from perdure.contracts.values import replace, replace_surrogates
 from perdure.llm.failures import FAULTS, TRANSPORT, WRAPPERS
 from perdure.security.redaction import redact_text
@@ -81,16 +79,9 @@ def place_of_fault(fault: BaseException) -> str:
     return f"{module_of(fault)} ({litellm_release()})"
 
 
-def module_of(error: BaseException) -> str:
-    """The module that raised an exception, or called the standard library's code that did."""
-    modules = _modules_of(error)
-    named = next((name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names), None)
-    return named or next(iter(modules), "an unknown module")
-
-
 def perdures_module(error: BaseException) -> str:
     """The module of perdure that is nearest to where an exception was raised; empty if none is."""
-    return next((name for name in _modules_of(error) if name.partition(".")[0] == "perdure"), "")
+    return next((name for name in modules_of(error) if name.partition(".")[0] == "perdure"), "")
 
 
 @functools.cache
@@ -103,7 +94,7 @@ def litellm_release() -> str:
 
 def log_fault(error: BaseException, secrets: Collection[str], place: str) -> None:
     """Write a fault's traceback to the worker's log, without secrets."""
-    trace = replace_surrogates("".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:])
+    trace = replace_surrogates(print_traceback(error)[-LONGEST_TRACEBACK:])
     activity.logger.error("a fault in %s", place, extra={"exception": redact_text(trace, secrets)})
 
 
@@ -138,11 +129,5 @@ def _is_wrapper(error: BaseException) -> bool:
 
 def _is_ours(error: BaseException) -> bool:
     """Whether perdure's code raised an exception, and not a library that it called."""
-    packages = (name.partition(".")[0] for name in _modules_of(error))
+    packages = (name.partition(".")[0] for name in modules_of(error))
     return next((name for name in packages if name == "perdure" or name in _LIBRARIES), "") == "perdure"
-
-
-def _modules_of(error: BaseException) -> list[str]:
-    """The modules of an exception's traceback, the innermost first."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return [str(frame.f_globals.get("__name__", "")) for frame in reversed(frames)]

@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.conditions import matches
 from perdure.activities.errors import permanent, runtime_error
 from perdure.activities.faults import faults_are_final, is_fault
-from perdure.activities.heartbeat import keep_beating, note_kept
+from perdure.activities.heartbeat import is_stop, keep_beating, note_kept
 from perdure.activities.models.attempt import (
     CallFailedError,
     ModelCall,
@@ -135,7 +135,10 @@ class GenerateActivity:
                 note_kept()
             except ApplicationError as error:
                 raise await self._explain_refusal(given, answer, error) from None
-            except Exception as error:  # noqa: BLE001 - whatever it is, it would be bought again every second
+            except BaseException as error:
+                if is_stop(error):
+                    raise
+                # Whatever it is, it would be bought again every second.
                 return await self._judge(given, given.call.describe_unkept_answer(answer, error))
             if streamed:
                 await self._forget_deltas(request)

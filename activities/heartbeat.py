@@ -24,7 +24,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from perdure.activities.errors import error_of_shutdown, permanent, runtime_error
 from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
-from perdure.contracts.exceptions import can_be_looked_at, can_be_printed, kind_of, print_error
+from perdure.contracts.exceptions import can_be_looked_at, can_be_printed, kind_of, module_of, print_error
 from perdure.contracts.names import Activity
 from perdure.contracts.values import replace
 from perdure.security.redaction import redact_text
@@ -309,6 +309,11 @@ def _was_running(info: activity.Info) -> bool:
     return bool(told and told[0].get("running_attempt"))
 
 
+def is_stop(error: BaseException) -> bool:
+    """Whether an error is the stop of this activity that somebody asked for."""
+    return isinstance(error, asyncio.CancelledError) and is_stopped()
+
+
 def is_stopped() -> bool:
     """Whether somebody has this activity end: a cancel that a library raises by itself is an error like any other."""
     task = asyncio.current_task()
@@ -328,6 +333,7 @@ def _end_of(error: BaseException, *, spent: bool) -> BaseException:
     if not spent:
         return ApplicationError(reason, type=kind)
     reason = f"{activity.info().activity_type} failed after its work was done, which is not done again: {reason}"
+    reason = f"{reason} (in {module_of(error)})"
     logger.error("%s", reason, exc_info=error if can_be_looked_at(error) else None)
     detail = runtime_error(ReasonCode.RUNTIME_WORKER_LOST, reason)
     return permanent(replace(detail, code=code_of_kind(kind), type=kind))

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from perdure.activities.errors import LONGEST_RAW_TEXT, redact_and_cut
 from perdure.activities.faults import find_fault, place_of_fault, words_of_fault
 from perdure.activities.models.error_objects import error_object
-from perdure.contracts.errors import CUSTOM_CODE
+from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
+from perdure.contracts.exceptions import kind_of, text_of, words_of
 from perdure.llm.failures import FailureFacts, class_of_status
 from perdure.llm.retries import parse_retry_after
 from perdure.llm.tool_output import head_and_tail
@@ -117,8 +118,21 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     """The facts about a failed model call.
 
     An HTTP date in ``retry-after`` is compared with the reply's ``Date`` header, so that both are by the provider's
-    clock; ``now`` is used if that header is missing.
+    clock; ``now`` is used if that header is missing. An exception that cannot be read is a fault of its author's code.
     """
+    try:
+        return _read_facts(error, now, secrets)
+    except BaseException:  # noqa: BLE001 - the edge: its attributes are the code of a custom provider
+        return FailureFacts(
+            class_name=kind_of(error),
+            fault=(kind_of(error),),
+            fault_place=place_of_fault(error),
+            text=redact_and_cut(text_of(error), secrets),
+            own_code=ReasonCode.RUNTIME_INTERNAL,
+        )
+
+
+def _read_facts(error: BaseException, now: datetime, secrets: Collection[str]) -> FailureFacts:
     chain = (error, *cause_chain(error))
     reply = reply_of(chain)
     headers = reply.headers if reply is not None else _headers(error)
@@ -131,7 +145,7 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
     if fault is None:
         text = _words_of(said, chain, reply if carrier is None else None)
     else:
-        said, text = fault, words_of_fault(fault, _without_wrapping(str(fault)))
+        said, text = fault, words_of_fault(fault, _without_wrapping(words_of(fault)))
     words = redact_and_cut(text, secrets)
     return FailureFacts(
         status=status,
@@ -163,14 +177,14 @@ def _status_of(chain: Sequence[BaseException], reply: ErrorReply | None) -> int 
     if isinstance(status, str):
         return 200
     if status == 200:
-        return error_object(str(told[-1])).status or 200
+        return error_object(words_of(told[-1])).status or 200
     is_made_up = status == 500 and not any(getattr(link, "headers", None) for link in chain)
     return None if is_made_up or getattr(told[-1], "status_code_is_synthesized", False) is True else status
 
 
 def _provider_names(chain: Sequence[BaseException], reply: ErrorReply | None) -> tuple[str, ...]:
     """The provider's codes and types for the failure, in lower case."""
-    texts = (reply.body.strip(),) if reply is not None else (_without_wrapping(str(link)) for link in chain)
+    texts = (reply.body.strip(),) if reply is not None else (_without_wrapping(words_of(link)) for link in chain)
     said = next((found.names for found in map(error_object, texts) if found.names), ())
     # litellm may keep no more of an error object in a 200 than its code, in place of the status.
     codes = (code for link in chain if isinstance(code := getattr(link, "status_code", None), str))
@@ -218,9 +232,9 @@ def _words_of(said: BaseException, chain: Sequence[BaseException], reply: ErrorR
         return reply.text()
     if isinstance(chain[-1], KeyError) and len(chain) > 1:
         return f"the reply has no {chain[-1]}"
-    text = _without_wrapping(str(said))
+    text = _without_wrapping(words_of(said))
     if text in _SAYS_NOTHING:
-        text = next((deeper for link in reversed(chain) if (deeper := _without_wrapping(str(link)))), "")
+        text = next((deeper for link in reversed(chain) if (deeper := _without_wrapping(words_of(link)))), "")
     words = error_object(text).words()
     if words:
         return words

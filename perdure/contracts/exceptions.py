@@ -1,5 +1,8 @@
 """Exceptions of code that perdure did not write, in words. Such an exception may fail when it is printed."""
 
+import sys
+import traceback
+
 MOST_LINKS = 100
 """Exceptions of a chain that are looked at."""
 
@@ -29,7 +32,12 @@ def kind_of(error: BaseException) -> str:
 
 def text_of(error: BaseException) -> str:
     """The exception's text, or "no message" if it has none or cannot be printed."""
-    return _print(raised_of(error)) or "no message"
+    return words_of(error) or "no message"
+
+
+def words_of(error: BaseException) -> str:
+    """The exception's text; empty if it has none or cannot be printed."""
+    return _print(raised_of(error)) or ""
 
 
 def can_be_printed(error: BaseException) -> bool:
@@ -68,3 +76,27 @@ def can_be_looked_at(error: BaseException) -> bool:
 def print_error(error: BaseException) -> str:
     """The exception in one line: its class, and its text."""
     return f"{kind_of(error)}: {text_of(error)}"
+
+
+def module_of(error: BaseException) -> str:
+    """The module that raised an exception, or called the standard library's code that did."""
+    modules = modules_of(error)
+    named = next((name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names), None)
+    return named or next(iter(modules), "an unknown module")
+
+
+def modules_of(error: BaseException) -> list[str]:
+    """The modules of an exception's traceback, the innermost first."""
+    try:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    except BaseException:  # noqa: BLE001 - the edge: its attributes are the author's code
+        return []
+    return [str(frame.f_globals.get("__name__", "")) for frame in reversed(frames)]
+
+
+def print_traceback(error: BaseException) -> str:
+    """The traceback with its causes, or the exception in one line if its attributes cannot be read."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001 - likewise
+        return print_error(error)

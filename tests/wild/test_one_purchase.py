@@ -21,6 +21,8 @@ FAULTS: dict[str, Callable[[], BaseException]] = {
     "unprintable": UnprintableError,
     "no exception": lambda: Outcome("skipped"),
     "cancelled by nobody": asyncio.CancelledError,
+    "the end of a generator": GeneratorExit,
+    "a group": lambda: BaseExceptionGroup("several", [Outcome("one"), KeyError("two")]),
 }
 
 MOST_ASKED = 2
@@ -75,9 +77,10 @@ async def test_no_fault_behind_an_answer_or_a_body_buys_it_twice(
         with monkeypatch.context() as patched:
             patched.setattr(Store, method, failing)
             async with asyncio.timeout(60):
-                await run(agent, calling(("work", {})), *(say("done") for _ in range(20)))
+                result = await run(agent, calling(("work", {})), *(say("done") for _ in range(20)))
         asked = len(run.requests)
         assert asked <= MOST_ASKED, fails_from
+        assert result["usage"]["input_tokens"] == sum(each.request.tokens for each in run.requests), fails_from
         assert {name: ran.count(name) for name in ran if ran.count(name) > 1} == {}, fails_from
         if made < fails_from:
             return

@@ -299,3 +299,30 @@ def test_a_fault_behind_a_reply_is_the_replys_unless_it_is_ours() -> None:
     for error, is_ours in ((_within_perdure(), True), (KeyError("usage"), False)):
         mark_answered(error)
         assert (find_fault([error]) is not None) is is_ours
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class UnreadableError(Exception):
+    @property
+    def status_code(self) -> int:
+        raise RuntimeError("no status")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("kind", [UnprintableError, UnreadableError])
+def test_an_exception_of_a_custom_provider_that_cannot_be_read_is_a_failure_like_any_other(
+    kind: type[Exception], *, wrapped: bool
+) -> None:
+    """Or the activity failed by itself, and its provider was asked again each second."""
+    error: Exception = kind("planted")
+    if wrapped:
+        error = ValueError("outer")
+        error.__cause__ = kind("planted")
+    facts = facts_of(error, NOW)
+    assert facts.class_name == type(error).__name__
+    assert facts.text
+    assert classify(facts) in R
