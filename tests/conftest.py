@@ -5,7 +5,6 @@ Fixtures import what they need themselves: a worker's libraries take five second
 
 import gc
 import sys
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from perdure.cli.server import EmbeddedServer
     from tests.house import House
     from tests.memory import Run
+    from tests.new_store import PostgresqlServer
 
 pytest_plugins = [
     *(f"tests.plugins.{name}" for name in ("cpu", "judges", "lanes", "no_skips", "outcomes")),
@@ -84,20 +84,28 @@ def postgresql_server() -> Iterator[str]:
         server.cleanup()
 
 
-@pytest.fixture
-def postgresql_url(postgresql_server: str) -> Iterator[str]:
-    """A fresh database."""
-    from sqlalchemy import create_engine, make_url, text  # noqa: PLC0415 - see above
+@pytest.fixture(scope="session")
+def postgresql_databases(postgresql_server: str) -> "Iterator[PostgresqlServer]":
+    """Makes databases on that server."""
+    from tests.new_store import PostgresqlServer  # noqa: PLC0415 - see above
 
-    name = f"test_{uuid.uuid4().hex}"
-    address = make_url(postgresql_server).set(drivername="postgresql+psycopg")
-    administration = create_engine(address, isolation_level="AUTOCOMMIT")
-    with administration.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
-    yield address.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
-    with administration.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    administration.dispose()
+    server = PostgresqlServer(postgresql_server)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def postgresql_url(postgresql_databases: "PostgresqlServer") -> Iterator[str]:
+    """An empty database."""
+    with postgresql_databases.database(has_store=False) as url:
+        yield url
+
+
+@pytest.fixture
+def postgresql_store_url(postgresql_databases: "PostgresqlServer") -> Iterator[str]:
+    """A database with an empty store."""
+    with postgresql_databases.database(has_store=True) as url:
+        yield url
 
 
 @pytest.fixture
@@ -147,7 +155,7 @@ async def home(
     """A house on a store of each kind in turn, which nobody else uses."""
     from tests.house import House  # noqa: PLC0415 - see above
 
-    url = request.getfixturevalue("postgresql_url") if request.param == "postgresql" else None
+    url = request.getfixturevalue("postgresql_store_url") if request.param == "postgresql" else None
     async with House.built(
         name=request.node.name,
         server=server,

@@ -38,6 +38,7 @@ from perdure.store import Store
 from perdure.testing import ScriptedProvider
 from perdure.worker.app import Parts, build_pinned_worker, build_workers
 from tests.forked import Forked, forked_worker
+from tests.new_store import make_sqlite
 from tests.sandbox import strict_runner
 
 WAIT_SECONDS = 120.0
@@ -100,7 +101,10 @@ class House:
         store_url: str | None = None,
     ) -> AsyncIterator["House"]:
         session = re.sub(r"[^A-Za-z0-9]+", "-", name)[:60].strip("-") + "-" + uuid.uuid4().hex[:6]
-        environment.setenv("PERDURE_STORE_URL", store_url or f"sqlite:///{folder / 'store.db'}")
+        file = folder / "store.db"
+        if store_url is None and not file.exists():
+            make_sqlite(file)
+        environment.setenv("PERDURE_STORE_URL", store_url or f"sqlite:///{file}")
         environment.setenv("PERDURE_TASK_QUEUE", task_queue or session)
         environment.setenv("PERDURE_METRICS_ADDRESS", "")
         environment.setenv("PERDURE_MCP_FOLDER", str(folder / "mcp"))

@@ -29,6 +29,7 @@ def test_a_child_counts_while_it_runs_and_after_it_has_ended() -> None:
     assert seconds_of(me) - before >= 0.9
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadfile")], ids=["one", "xdist"])
 def test_the_table_has_what_the_children_of_each_file_cost(processes: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")

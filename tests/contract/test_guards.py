@@ -12,6 +12,8 @@ import pytest
 
 from tests.contract.repository import PACKAGES, ROOT, copy_of_the_code, run, sources
 
+pytestmark = pytest.mark.deep
+
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as main; main()"
 
 FORBIDDEN_IMPORTS = [
@@ -127,19 +129,16 @@ def line_findings(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list
     return found
 
 
-@pytest.mark.deep
 def test_the_code_keeps_the_import_rules() -> None:
     code, output = lint_imports(ROOT)
     assert code == 0, output
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("module", IMPORTS, ids=[what.format("x") for _, _, what in IMPORTS.values()])
 def test_a_forbidden_import_is_named(module: str, import_findings: str) -> None:
     assert IMPORTS[module][2].format(module) in import_findings
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("module", [name for name, fault in LINES.items() if fault in FORBIDDEN_CALLS])
 def test_a_call_that_is_not_replayed_is_refused_with_its_replacement(
     module: str, line_findings: Mapping[str, list[str]]
@@ -149,7 +148,6 @@ def test_a_call_that_is_not_replayed_is_refused_with_its_replacement(
     assert all(LINES[module][2] in line for line in findings)
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("module", [name for name, fault in LINES.items() if fault == CLOCK_OF_AN_ACTIVITY])
 def test_activities_may_look_at_the_clock(module: str, line_findings: Mapping[str, list[str]]) -> None:
     assert not [line for line in line_findings.get(module, []) if "TID251" in line]

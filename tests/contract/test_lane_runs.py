@@ -10,6 +10,8 @@ from tests.contract.repository import ROOT, run
 from tests.lane import MOST_RACES, faults_of
 from tests.plugins.outcomes import Outcomes
 
+DEEP = pytest.mark.deep
+
 GREEN = "def test_green(): pass\n"
 
 RACE = """
@@ -126,8 +128,10 @@ def test_what_fails_and_then_passes_alone_is_a_race_and_green(checkout: Path) ->
         ("def test_fails(): assert False\n", "FAILED test_a.py::test_fails"),
         (ONE_CANNOT_COLLECT, "FAULT test_a.py could not be collected"),
         (DIES.format(always=False), "FAULT test_a.py::test_dies ended its process"),
-        (SKIPPED, "FAULT test_a.py::test_skipped was skipped, and in CI nothing is"),
-        (BROKEN_FIXTURE, "FAULT 11 tests failed; more than 10 are no lost races"),
+        pytest.param(
+            SKIPPED, "FAULT test_a.py::test_skipped was skipped, and in CI nothing is", marks=pytest.mark.deep
+        ),
+        pytest.param(BROKEN_FIXTURE, "FAULT 11 tests failed; more than 10 are no lost races", marks=pytest.mark.deep),
         (LEAVES_A_PROCESS, "FAULT left running: "),
         (LEAVES_A_FILE, "FAULT left in the checkout: ?? 24"),
     ],
@@ -150,6 +154,7 @@ def test_a_run_without_an_end_is_ended_and_red(checkout: Path, text: str) -> Non
     assert "FAULT " in ended.said
 
 
+@pytest.mark.deep
 def test_elsewhere_a_skipped_test_refuses_nothing(checkout: Path) -> None:
     ended = run_suite(checkout, SKIPPED, ci=False)
     assert (ended.code, ended.last) == (0, "1 passed, 0 failed"), ended.said

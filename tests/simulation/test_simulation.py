@@ -77,6 +77,7 @@ async def test_nothing_of_a_simulation_runs_on(monkeypatch: pytest.MonkeyPatch) 
     assert {task.get_coro().__qualname__ for task in asyncio.all_tasks() - before} == set()  # type: ignore[union-attr]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", PLANTED)
 async def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[name]

@@ -22,6 +22,8 @@ from perdure.contracts.values import JsonValue
 from perdure.testing import call, say
 from tests.memory import Run
 
+pytestmark = pytest.mark.deep
+
 SHORT = timedelta(seconds=1)
 LATE = TimeoutError("late")
 

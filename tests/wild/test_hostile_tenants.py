@@ -67,6 +67,7 @@ async def test_a_bulk_resume_starts_no_more_than_the_tenant_may_have(house: Hous
         await end_workflows(house, sessions)
 
 
+@pytest.mark.deep
 async def test_requests_at_once_pass_no_limit_that_each_alone_does_not_pass(house: House) -> None:
     """T-08: NousResearch/hermes-agent#34153: count and start are apart, so that calls at once all pass the check."""
     lines, tokens = token_lines(ann=("acme", "admin"), eve=("evil", "admin"))
@@ -245,6 +246,7 @@ class NightlyImport:
         await workflow.wait_condition(lambda: not wait)
 
 
+@pytest.mark.deep
 async def test_an_id_gives_nobody_the_workflows_that_others_have_under_it(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

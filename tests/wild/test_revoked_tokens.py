@@ -54,6 +54,7 @@ def replace(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
+@pytest.mark.deep
 async def test_lines_that_come_and_go_count_without_a_restart(house: House, tmp_path: Path) -> None:
     """T-09."""
     lines, tokens = token_lines(ann=("acme", "read"), eve=("evil", "read"))
@@ -78,6 +79,7 @@ async def test_lines_that_come_and_go_count_without_a_restart(house: House, tmp_
         assert (await door.http.post("/ui/login", json={"token": tokens["ann"]})).status_code == 401
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("broken", ["{", '{"name": "x"}', None, "twice", b"\xff\xfe"])
 async def test_a_broken_file_keeps_the_last_good_one_and_is_told_and_counted(
     house: House, tmp_path: Path, broken: str | bytes | None, caplog: pytest.LogCaptureFixture

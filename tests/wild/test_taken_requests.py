@@ -6,6 +6,7 @@ Seen: a context of two hundred levels was taken, and then the workflow's task fa
 import asyncio
 from typing import Any
 
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -13,6 +14,8 @@ from perdure import Agent, RetryPolicy
 from perdure.testing import ScriptedProvider, say
 from tests.gateway import gateway
 from tests.house import WAIT_SECONDS, House
+
+pytestmark = pytest.mark.deep
 
 AGENT = Agent(name="tester", model="openai/scripted", retry=RetryPolicy(max_retries=0))
 EXAMPLES = 150

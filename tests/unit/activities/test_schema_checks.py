@@ -43,6 +43,7 @@ OUT_OF_SIGHT: dict[str, Any] = {"patternProperties": {"^(a|a)*$": {}}, "addition
 VALUE: dict[str, Any] = {"name": "a" * 60 + "!", "a" * 60 + "!": 1}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("schema", [DOUBLING, ENDLESS, ITSELF, OUT_OF_SIGHT], ids=["refs", "text", "itself", "names"])
 async def test_a_schema_that_takes_for_ever_is_given_up(schema: dict[str, Any]) -> None:
     """What it is about counts as unchecked."""

@@ -8,6 +8,8 @@ import pytest
 from perdure.contracts.tools import ToolDeclaration
 from perdure.llm.text_tools import calls_in, write_calls
 
+pytestmark = pytest.mark.deep
+
 MODES: list[Any] = ["xml", "json", "pythonic"]
 """The modes with tags are read alike."""
 TOOLS = (ToolDeclaration(name="pay", description="", parameters={}, reference="m:f"),)

@@ -6,6 +6,8 @@ import pytest
 
 from perdure.security.redaction import redact_text
 
+pytestmark = pytest.mark.deep
+
 SHORT, FACTOR, TRIES = 8_000, 16, 4
 PARTS = (
     *(

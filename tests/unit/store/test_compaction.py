@@ -166,9 +166,9 @@ async def test_an_answers_value_is_in_the_result_of_a_finished_turn_only(store: 
     assert (await store.transcript(SESSION))[-1] == answered
 
 
-async def test_a_store_of_the_first_schema_is_upgraded_with_what_it_holds(url: str) -> None:
+async def test_a_store_of_the_first_schema_is_upgraded_with_what_it_holds(empty_url: str) -> None:
     """Nothing is lost, and old steps are none that summarise."""
-    address = Address(url)
+    address = Address(empty_url)
     if address.file is not None:
         address.file.parent.mkdir(parents=True)
     config = Config()
@@ -186,7 +186,7 @@ async def test_a_store_of_the_first_schema_is_upgraded_with_what_it_holds(url: s
         )
     engine.dispose()
 
-    async with await Store.open(url, upgrade=True) as store:
+    async with await Store.open(empty_url, upgrade=True) as store:
         assert await store.conversation("t") == (UserMessage(content="hello"),)
         step = await store.step("t")
     assert step is not None

@@ -44,6 +44,11 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture
+def url(empty_url: str) -> str:
+    return empty_url
+
+
 @contextmanager
 def database(url: str) -> Iterator[Connection]:
     engine = create_engine(Address(url).url)
