@@ -47,7 +47,7 @@ LONGEST_HEALTH = 0.5
 
 
 def bodies(size: int) -> Iterator[bytes]:
-    """The worst JSON objects of so many bytes: unknown fields, depth, width, a long number, escapes, and no end."""
+    """The worst JSON objects of so many bytes: unknown fields at two places, depth, width, numbers, and no end."""
     wide = b",".join(b'"k%d":0' % number for number in range(size // 12))
     yield b'{"agent":"writer","prompt":"go",%s}' % wide[: wide.rindex(b",", 0, size)]
     yield b'{"agent":"writer","prompt":"go","context":%s}' % (b"[" * (size - 50))
@@ -55,6 +55,9 @@ def bodies(size: int) -> Iterator[bytes]:
     yield b'{"agent":"writer","prompt":"go","max_steps":%s}' % (b"9" * (size - 60))
     yield b'{"agent":"writer","prompt":"%s"}' % (b"\\ud800" * (size // 6 - 10))
     yield b'{"agent":"writer","prompt":"%s' % (b"x" * (size - 40))
+    yield b'{"agent":"writer","prompt":"go","budgets":{%s}}' % wide[: wide.rindex(b",", 0, min(size, 900_000))]
+    yield b'{"agent":"writer","prompt":"go","tools":[%s1]}' % (b"1," * min(size // 2 - 30, 99_000))
+    yield b'{"agent":"writer","prompt":"go","context":%s}' % (b"]" * (size - 50))
 
 
 @dataclass

@@ -55,6 +55,8 @@ def check_text(text: bytes) -> None:
     outside = b"".join(text.split(b'"')[::2])
     if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > MOST_VALUES:
         raise _too_many()
+    if outside.count(b"]") + outside.count(b"}") > MOST_VALUES:
+        raise _too_many()
     depth = 0
     for bracket in outside.translate(None, _NOT_BRACKETS):
         depth += 1 if bracket in b"[{" else -1

@@ -1,17 +1,20 @@
 """Connections of a gateway: each must send a head soon, and when there are too many, idle ones give way to new ones.
 
-A caller without a token can open connections and send nothing. So what counts is whether a connection works: one with
-a request in progress is never closed for another, and one address has at most half of the room until a token of it was
-found good.
+A caller without a token can open connections and send nothing, or half of a request. So what counts is whether a
+connection works: one with a whole request, or with a part of one and a good token, is never closed for another. Each
+belongs to its address, and to its tenant once a token was found good; one address or tenant has at most half of the
+room.
 """
 
 import asyncio
+import ipaddress
 import logging
 import time
 from collections import Counter
 from datetime import timedelta
 from typing import Any, cast
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 try:
@@ -73,92 +76,126 @@ class Room:
         self._open: set[BoundedProtocol] = set()
         self._idle: dict[BoundedProtocol, None] = {}  # those idle for longest come first
         self._idle_of: dict[str, dict[BoundedProtocol, None]] = {}
-        self._unproven: Counter[str] = Counter()
+        self._count: Counter[str] = Counter()
         self._said_at = float("-inf")
+
+    @property
+    def share(self) -> int:
+        """Connections that one address or tenant may have; 0 means no limit."""
+        return max(1, self.most // 2) if self.most else 0
 
     def admit(self, connection: "BoundedProtocol") -> bool:
         """Let a connection in; others may be closed for it. False if all of them work, and it has to go itself."""
-        address = connection.address
         self._open.add(connection)
-        self._unproven[address] += 1
+        self._count[connection.owner] += 1
         self.rest(connection)
         victim = self._find_victim(connection) if self.most else None
         if victim is not None:
-            self._say(address)
-            self.leave(victim)
-            victim.close()
+            self._say(connection.owner)
+            self._close(victim)
         return victim is not connection
 
     def _find_victim(self, new: "BoundedProtocol") -> "BoundedProtocol | None":
-        """Choose what to close for a new connection: an idle one, of its address if possible, itself, or None."""
-        of_address = [idle for idle in self._idle_of[new.address] if not idle.proven]
-        if self._unproven[new.address] > max(1, self.most // 2):
-            return of_address[0]
+        """Choose what to close for a new connection: an idle one, of its owner if possible, itself, or None."""
+        of_owner = self._idle_of[new.owner]
+        if self._count[new.owner] > self.share:
+            return next(iter(of_owner))
         if len(self._open) <= self.most:
             return None
-        others = (idle for idle in (*of_address, *self._idle) if idle is not new)
-        return next(others, new)
+        return next((idle for idle in (*of_owner, *self._idle) if idle is not new), new)
 
     def work(self, connection: "BoundedProtocol") -> None:
         """A request of the connection is in progress from now on."""
         self._idle.pop(connection, None)
-        of_address = self._idle_of.get(connection.address)
-        if of_address is not None:
-            of_address.pop(connection, None)
-            if not of_address:
-                del self._idle_of[connection.address]
+        of_owner = self._idle_of.get(connection.owner)
+        if of_owner is not None:
+            of_owner.pop(connection, None)
+            if not of_owner:
+                del self._idle_of[connection.owner]
 
     def rest(self, connection: "BoundedProtocol") -> None:
         """The connection is idle from now on."""
         if connection in self._open:
             self.work(connection)
             self._idle[connection] = None
-            self._idle_of.setdefault(connection.address, {})[connection] = None
+            self._idle_of.setdefault(connection.owner, {})[connection] = None
 
-    def prove(self, connection: "BoundedProtocol") -> None:
-        """A token of the connection was found good."""
-        if connection in self._open and not connection.proven:
-            self._count_out(connection.address)
-        connection.proven = True
+    def prove(self, connection: "BoundedProtocol", tenant: str) -> bool:
+        """A token of the connection, of this tenant, was found good; it works from now on.
+
+        Returns:
+            False if the tenant has more than its share, and none of its connections is idle. Callers without a
+            tenant have no share.
+        """
+        self.work(connection)
+        owner = f"tenant {tenant}"
+        if connection not in self._open or connection.owner == owner:
+            return True
+        self._count_out(connection.owner)
+        connection.owner = owner
+        self._count[owner] += 1
+        if not tenant or not self.share or self._count[owner] <= self.share:
+            return True
+        idle = next(iter(self._idle_of.get(owner, ())), None)
+        if idle is not None:
+            self._say(owner)
+            self._close(idle)
+        return idle is not None
 
     def leave(self, connection: "BoundedProtocol") -> None:
         """The connection is gone, or is about to be."""
-        if connection not in self._open:
-            return
-        self._open.remove(connection)
-        self.work(connection)
-        if not connection.proven:
-            self._count_out(connection.address)
+        if connection in self._open:
+            self._open.remove(connection)
+            self.work(connection)
+            self._count_out(connection.owner)
 
-    def _count_out(self, address: str) -> None:
-        self._unproven[address] -= 1
-        if not self._unproven[address]:
-            del self._unproven[address]
+    def _close(self, connection: "BoundedProtocol") -> None:
+        self.leave(connection)
+        connection.close()
 
-    def _say(self, address: str) -> None:
+    def _count_out(self, owner: str) -> None:
+        self._count[owner] -= 1
+        if not self._count[owner]:
+            del self._count[owner]
+
+    def _say(self, owner: str) -> None:
         now = time.monotonic()
         if now - self._said_at >= SAID_EVERY.total_seconds():
             self._said_at = now
             logger.warning(
-                "%s connections are open, of %s at most: idle ones are closed for new ones; the last came from %s",
-                *(len(self._open), self.most, address or "a socket"),
+                "%s connections are open, of %s at most: idle ones are closed for new ones; the last was of %s",
+                *(len(self._open), self.most, owner),
             )
 
 
+def owner_by_address(host: str) -> str:
+    """The owner of a connection without a token: its address, of IPv6 the network of 64 bits that one caller has."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "a socket"
+    if address.version == 4:
+        return f"address {address}"
+    return f"network {ipaddress.ip_network((address, 64), strict=False)}"
+
+
 class BoundedProtocol(H11Protocol):
-    """A connection that has its place in a room."""
+    """A connection that has its place in a room.
+
+    Attributes:
+        owner: Whose share of the room it takes.
+    """
 
     def __init__(self, *, room: Room, **parts: Any) -> None:  # noqa: ANN401 - uvicorn's
         super().__init__(**parts)
-        self.proven = False
-        self.address = ""
+        self.owner = ""
         self._room = room
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a place, and wait for a head."""
         super().connection_made(transport)
-        self.address = self.client[0] if self.client is not None else ""
+        self.owner = owner_by_address(self.client[0] if self.client is not None else "")
         if self._room.admit(self):
             self._await_head()
 
@@ -176,21 +213,24 @@ class BoundedProtocol(H11Protocol):
         if self.cycle is not before:
             self.scope.setdefault("state", {})[CONNECTION] = self
             self._stop_waiting()
-            self._room.work(self)
         elif at_rest:  # a part of a head, or the rest of a body
             self._await_head()
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        asks = cycle is not None and not cycle.response_complete
+        if asks and self.conn.their_state is not h11.SEND_BODY:  # anybody can send half of a body
+            self._room.work(self)
 
     def on_response_complete(self) -> None:
         """Rest until the next request."""
         self._room.rest(self)
         super().on_response_complete()
 
-    def prove(self) -> None:
-        """Note that a token of the connection was found good."""
-        self._room.prove(self)
+    def prove(self, tenant: str) -> bool:
+        """Note that a token of the connection was found good; False if its tenant has too many connections."""
+        return self._room.prove(self, tenant)
 
     def close(self) -> None:
-        """Close the connection, which has no request in progress."""
+        """Close the connection, which has no whole request in progress."""
         self._stop_waiting()
         if not self.transport.is_closing():
             self.transport.close()

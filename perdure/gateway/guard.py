@@ -185,8 +185,10 @@ class Guard:
             raise unauthenticated(why)
         state = scope.setdefault("state", {})
         state["caller"] = caller
-        if isinstance(connection := state.get(CONNECTION), BoundedProtocol):
-            connection.prove()
+        connection = state.get(CONNECTION)
+        if isinstance(connection, BoundedProtocol) and not connection.prove(caller.tenant):
+            msg = "the tenant has as many connections with open requests as it may; use fewer, or end some first"
+            raise ProblemError(429, ProblemCode.RATE_LIMITED, msg, {"Retry-After": "1"})
         self._gateway.limits.take_request(caller.tenant)
 
     def _cors_headers(self, scope: Scope) -> dict[str, str]:

@@ -17,12 +17,14 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from perdure.gateway.connections import CONNECTION, RESERVED_FILES, Room, count_room
+from perdure.gateway.connections import CONNECTION, RESERVED_FILES, Room, count_room, owner_by_address
 from perdure.gateway.serve import GatewayServer, bind
 from tests.house import WAIT_SECONDS, eventually
 
 LONG = timedelta(seconds=WAIT_SECONDS)
 GET = b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF = b"POST /body%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhalf"
+DONE, REFUSED = b"HTTP/1.1 204 No Content\r\n", b"HTTP/1.1 429 Too Many Requests\r\n"
 
 
 @dataclass
@@ -83,8 +85,19 @@ async def serving(most: int, head_time: timedelta = LONG) -> AsyncIterator[Door]
         return Response(status_code=204)
 
     @app.get("/proven")
-    async def prove(request: Request) -> Response:
-        request.scope["state"][CONNECTION].prove()
+    async def prove(request: Request, tenant: str = "", held: str = "") -> Response:
+        has_room = request.scope["state"][CONNECTION].prove(tenant)
+        if held:
+            entered.append(None)
+            await release.wait()
+        return Response(status_code=204 if has_room else 429)
+
+    @app.post("/body")
+    async def read(request: Request, tenant: str | None = None) -> Response:
+        if tenant is not None:
+            request.scope["state"][CONNECTION].prove(tenant)
+        entered.append(None)
+        await request.body()
         return Response(status_code=204)
 
     @app.get("/held")
@@ -159,6 +172,69 @@ async def test_a_new_connection_is_closed_if_all_others_work() -> None:
         door.release.set()
         assert [await asked for asked in waiting] == [b"HTTP/1.1 204 No Content\r\n"] * 2
         assert await (await door.open("127.0.0.4")).ask(b"") == b"HTTP/1.1 204 No Content\r\n"
+
+
+async def test_half_of_a_body_holds_no_place_without_a_token() -> None:
+    """T-12: from as many addresses as it takes, each below its share."""
+    async with serving(4) as door:
+        slow = [await door.open(f"127.0.0.{at}") for at in (2, 2, 3, 3)]
+        for wire in slow:
+            wire.writer.write(HALF % b"")
+        await eventually(lambda: _true(len(door.entered) == 4))
+        assert await (await door.open("127.0.0.4")).ask(b"") == DONE
+        assert await slow[0].closed()
+        slow[3].writer.write(b"-body.")
+        assert await slow[3].reader.readline() == DONE
+
+
+async def test_half_of_a_body_with_a_good_token_keeps_its_place() -> None:
+    async with serving(2) as door:
+        slow = [await door.open(f"127.0.0.{at}") for at in (2, 3)]
+        for wire in slow:
+            wire.writer.write(HALF % b"?tenant=a")
+        await eventually(lambda: _true(len(door.entered) == 2))
+        assert await (await door.open("127.0.0.4")).closed()
+        slow[0].writer.write(b"-body.")
+        assert await slow[0].reader.readline() == DONE
+
+
+async def test_a_tenant_has_half_of_the_room_and_its_idle_connections_give_way_to_its_own() -> None:
+    async with serving(8) as door:
+        mine = [await door.open("127.0.0.2") for _ in range(2)] + [await door.open("127.0.0.3") for _ in range(2)]
+        assert [await wire.ask(b"proven?tenant=a") for wire in mine] == [DONE] * 4
+        assert await (await door.open("127.0.0.4")).ask(b"proven?tenant=a") == DONE
+        assert await mine[0].closed()
+        others = [await door.open("127.0.0.5") for _ in range(4)]
+        assert [await wire.ask(b"proven?tenant=b") for wire in others] == [DONE] * 4
+        assert await mine[3].ask(b"") == DONE
+
+
+async def test_a_tenant_whose_share_works_is_refused_and_callers_without_a_tenant_have_no_share() -> None:
+    async with serving(4) as door:
+        for tenant, answer in ((b"a", REFUSED), (b"", DONE)):
+            door.entered.clear()
+            held = [await door.open("127.0.0.2") for _ in range(2)]
+            waiting = [asyncio.create_task(wire.ask(b"proven?held=1&tenant=" + tenant)) for wire in held]
+            await eventually(lambda: _true(len(door.entered) == 2))
+            assert await (await door.open("127.0.0.3")).ask(b"proven?tenant=" + tenant) == answer
+            door.release.set()
+            assert [await asked for asked in waiting] == [DONE] * 2
+            door.release.clear()
+            for wire in held:
+                wire.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "owner"),
+    [
+        ("127.0.0.1", "address 127.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "network 2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::1", "network 2001:db8:1:2::/64"),
+        ("", "a socket"),
+    ],
+)
+def test_callers_are_told_apart_by_address_and_in_ipv6_by_network(host: str, owner: str) -> None:
+    assert owner_by_address(host) == owner
 
 
 @pytest.mark.parametrize(
