@@ -8,9 +8,11 @@ nothing of litellm is.
 import functools
 import importlib
 import inspect
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -24,46 +26,82 @@ from perdure.contracts.values import guess_name
 
 @dataclass(frozen=True)
 class Name:
-    """A name of a library, and the parameters that perdure gives to it."""
+    """A name of a library, and how perdure uses it.
+
+    Attributes:
+        library: The library's name in the package index.
+        module: The module that has the name.
+        path: The name in the module, with dots.
+        parameters: What perdure gives to it; empty if perdure does not call it.
+        awaited: Whether perdure awaits the call.
+        sets: Attributes that the objects of this class set themselves, and that perdure reads or sets.
+    """
 
     library: str
     module: str
     path: str
     parameters: tuple[str, ...] = ()
+    awaited: bool = False
+    sets: tuple[str, ...] = ()
 
     def problem(self) -> str:
         """Reason that the name cannot be used as it is; empty if it can."""
+        place = f"{self.module}.{self.path}"
         try:
             found: Any = importlib.import_module(self.module)
             for part in self.path.split("."):
                 found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
+            unset = [name for name in self.sets if f"self.{name}" not in inspect.getsource(found)]
         except (ImportError, AttributeError):
-            return f"has no {self.module}.{self.path}"
+            return f"has no {place}"
+        if unset:
+            return f"has no {place}.{unset[0]}"
         if not self.parameters:
             return ""
-        taken = inspect.signature(getattr(found, "__func__", found)).parameters
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values()):
-            return ""
-        missing = [name for name in self.parameters if name not in taken]
-        return f"takes no {' and no '.join(missing)} in {self.module}.{self.path}" if missing else ""
+        function = getattr(found, "__func__", found)
+        if self.awaited and not inspect.iscoroutinefunction(function):
+            return f"has a {place} that cannot be awaited"
+        return _misfit(place, inspect.signature(function).parameters, self.parameters)
+
+
+def _misfit(place: str, taken: Mapping[str, inspect.Parameter], given: Collection[str]) -> str:
+    """Arguments that are given and not taken, or wanted and not given."""
+    kinds = inspect.Parameter
+    takes_all = any(parameter.kind is kinds.VAR_KEYWORD for parameter in taken.values())
+    if missing := [] if takes_all else [name for name in given if name not in taken]:
+        return f"takes no {' and no '.join(missing)} in {place}"
+    wanted = [
+        name
+        for name, parameter in taken.items()
+        if parameter.default is kinds.empty
+        and parameter.kind not in {kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL}
+        and name not in {*given, "self", "cls"}
+    ]
+    return f"wants {' and '.join(wanted)} in {place}" if wanted else ""
 
 
 _CONFIG = "litellm.llms.base_llm.chat.transformation"
 _SHARED = ("model", "messages", "optional_params", "litellm_params")
 
 NAMES: tuple[Name, ...] = (
-    Name("httpx", "httpx", "AsyncClient.send", ("request", "stream", "follow_redirects")),
-    Name("httpx2", "httpx2", "AsyncClient.send", ("request", "stream", "follow_redirects")),
+    Name("httpx", "httpx", "AsyncClient.send", ("request", "stream", "follow_redirects"), awaited=True),
+    Name("httpx2", "httpx2", "AsyncClient.send", ("request", "stream", "follow_redirects"), awaited=True),
     Name("aiohttp", "aiohttp.client_proto", "ResponseHandler.is_connected"),
+    Name("aiohttp", "aiohttp.client_proto", "ResponseHandler.should_close"),
+    Name("aiohttp", "aiohttp", "TCPConnector", sets=("_factory",)),
     Name("temporalio", "temporalio.bridge.proto", "ActivityHeartbeat"),
     Name("temporalio", "temporalio.bridge.worker", "Worker.record_activity_heartbeat", ("comp",)),
     Name("temporalio", "temporalio.activity", "_Context.current"),
+    Name("temporalio", "temporalio.worker._activity", "_ActivityInboundImpl", sets=("_worker",)),
+    Name("temporalio", "temporalio.worker._activity", "_ActivityWorker", sets=("_bridge_worker", "_data_converter")),
     Name("uvicorn", "uvicorn.protocols.http.h11_impl", "RequestResponseCycle"),
     Name("uvicorn", "uvicorn.protocols.http.h11_impl", "H11Protocol.handle_events"),
     Name("uvicorn", "uvicorn.protocols.http.h11_impl", "H11Protocol.on_response_complete"),
     Name("mcp", "mcp.client.streamable_http", "jsonrpc_message_adapter"),
     Name("mcp", "mcp.client.sse", "sse_within_origin"),
     Name("mcp", "mcp.shared.jsonrpc_dispatcher", "JSONRPCDispatcher._allocate_id"),
+    Name("mcp", "mcp.shared.jsonrpc_dispatcher", "JSONRPCDispatcher", sets=("_next_id",)),
+    Name("mcp", "mcp.client.session", "ClientSession", sets=("_dispatcher",)),
     Name("mcp", "mcp.client.session", "ClientSession._absorb_tool_listing", ("result", "complete")),
     Name("litellm", "litellm._internal_context", "is_internal_call"),
     Name("litellm", "litellm", "get_llm_provider", ("model", "api_base", "api_key")),
@@ -81,16 +119,50 @@ class LibraryMismatchError(Exception):
     """A library is not as perdure expects it; the text names the release and those that fit."""
 
 
+_READ_AT_IMPORT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no fetch of prices while importing
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # no fetch at the first Claude call
+    "LITELLM_MODE": "PRODUCTION",  # no stray .env file
+    "HF_HUB_OFFLINE": "1",  # no tokenizer download, which blocks for 20 s offline
+    "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER": "true",  # the openai SDK costs 0.2 ms a message
+    # By default a worker's 501st call to a provider would wait, unseen, until another has its answer.
+    "AIOHTTP_CONNECTOR_LIMIT": "100000",  # 0 would be aiohttp's own default, 100
+    "AIOHTTP_CONNECTOR_LIMIT_PER_HOST": "0",  # no limit but PERDURE_MAX_ACTIVITIES
+}
+"""Variables that litellm reads while it is imported, with the values that perdure gives to those that are not set."""
+
+
+def prepare_litellm() -> None:
+    """Set what litellm reads while it is imported; whoever may be the first to import it calls this before."""
+    for name, value in _READ_AT_IMPORT.items():
+        os.environ.setdefault(name, value)
+
+
 def check_libraries(names: Iterable[Name] = NAMES) -> None:
     """Compare the libraries with what perdure was written for.
 
     Raises:
         LibraryMismatchError: A name is missing, or does not take what it is given.
     """
+    prepare_litellm()
     for name in names:
         if problem := name.problem():
             text = f"{name.library} {release_of(name.library)} {problem}, which perdure needs"
             raise LibraryMismatchError(f"{text}; {advice_for(name.library)}")
+
+
+@contextmanager
+def refuse_misfits() -> Iterator[None]:
+    """Around an import of perdure's own modules: tell a name that a library has no more as that.
+
+    Raises:
+        LibraryMismatchError: An import or an attribute is missing.
+    """
+    try:
+        yield
+    except (ImportError, AttributeError) as error:
+        text = f"a library is missing or has another release than perdure needs: {error}"
+        raise LibraryMismatchError(f"{text}; install 'perdure[worker]' again") from error
 
 
 def find_untested() -> Iterator[str]:

@@ -18,7 +18,12 @@ from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import KeysMismatchError, ServerUnreachableError, TemporalConfigError
 from perdure.contracts.agents import names_of_call
 from perdure.contracts.queues import Role
-from perdure.libraries import LibraryMismatchError, check_libraries, describe_unknown_provider
+from perdure.libraries import (
+    LibraryMismatchError,
+    check_libraries,
+    describe_unknown_provider,
+    refuse_misfits,
+)
 from perdure.security.credentials import mask_addresses
 from perdure.settings import SettingsError, load_settings, prepare_recordings
 from perdure.store import StoreError
@@ -75,7 +80,8 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
             logging.getLogger("perdure.worker").warning("agent %r: %s", agent.name, problem)
     try:
         check_libraries()
-        from perdure.worker.app import run  # noqa: PLC0415 - loads litellm, which takes seconds
+        with refuse_misfits():
+            from perdure.worker.app import run  # noqa: PLC0415 - loads litellm, which takes seconds
 
         uvloop.run(run(settings, agents, loaded.registered))
     except (

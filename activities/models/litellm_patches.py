@@ -4,11 +4,16 @@ None of it is needed for the common wires, whose calls do not go through ``acomp
 """
 
 import logging
+import os
 
 import litellm
 from litellm._internal_context import is_internal_call  # pyright: ignore[reportMissingTypeStubs]
+from litellm.llms.custom_httpx import http_handler  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.activities.models import provider_http
+
+_BOUNDS = ("AIOHTTP_CONNECTOR_LIMIT", "AIOHTTP_CONNECTOR_LIMIT_PER_HOST")
+"""Variables that litellm reads while it is imported, which an agent's module may do before perdure sets them."""
 
 
 def quiet() -> None:
@@ -16,6 +21,8 @@ def quiet() -> None:
     provider_http.install()
     litellm.suppress_debug_info = True
     litellm.turn_off_message_logging = True
+    for name in _BOUNDS:
+        setattr(http_handler, name, int(os.environ[name]))
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logger = logging.getLogger(name)
         logger.handlers.clear()

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,38 @@ def test_a_parameter_that_is_gone_is_named() -> None:
     changed = replace(NAMES[0], parameters=("request", "redirects"))
     with pytest.raises(LibraryMismatchError, match=r"takes no redirects in httpx.AsyncClient.send"):
         check_libraries((changed,))
+
+
+class Moved:
+    """A class of a library that has changed."""
+
+    def __init__(self) -> None:
+        self.kept = 1
+
+    def wants_more(self, request: object, tenant: object) -> None:
+        """It had no ``tenant``."""
+
+    def waits(self, request: object) -> None:
+        """It was a coroutine."""
+
+    async def still_waits(self, request: object, *, tenant: object = None) -> None:
+        """What is new has a default."""
+
+
+@pytest.mark.parametrize(
+    ("path", "use", "problem"),
+    [
+        ("wants_more", {"parameters": ("request",)}, "wants tenant in {}"),
+        ("waits", {"parameters": ("request",), "awaited": True}, "has a {} that cannot be awaited"),
+        ("still_waits", {"parameters": ("request",), "awaited": True}, ""),
+        ("", {"sets": ("kept", "gone")}, "has no {}.gone"),
+        ("", {"sets": ("kept",)}, ""),
+    ],
+)
+def test_a_change_that_a_call_would_meet_is_named(path: str, use: dict[str, Any], problem: str) -> None:
+    """A further argument without a default, a coroutine that is none any more, an attribute of another name."""
+    name = Name("pytest", __name__, f"Moved.{path}".rstrip("."), **use)
+    assert name.problem() == problem.format(f"{__name__}.Moved.{path}".rstrip("."))
 
 
 @pytest.mark.deep

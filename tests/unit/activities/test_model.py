@@ -4,9 +4,11 @@ import asyncio
 import os
 import sys
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from perdure.activities.models import litellm_patches
 from perdure.activities.models.attempt import DeadlineExceededError, _wait_within
 from perdure.activities.models.litellm_call import Answer, MissingKeyError, complete, require_key
 from perdure.contracts.agents import AgentDefinition
@@ -146,3 +148,12 @@ async def test_a_call_of_gemini_does_not_send_the_others_through_litellm(monkeyp
         await complete(AgentDefinition(name="a", model="openai/scripted"), [{"role": "user", "content": "hi"}])
         (request,) = provider.requests
     assert request.headers["user-agent"] == "perdure"
+
+
+def test_what_an_early_import_of_litellm_has_read_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent's module may import litellm before perdure sets its environment; the 501st call then waited."""
+    found: Any = vars(litellm_patches)["http_handler"]
+    for name, read in (("AIOHTTP_CONNECTOR_LIMIT", 1_000), ("AIOHTTP_CONNECTOR_LIMIT_PER_HOST", 500)):
+        monkeypatch.setattr(found, name, read)
+    litellm_patches.quiet()
+    assert (found.AIOHTTP_CONNECTOR_LIMIT, found.AIOHTTP_CONNECTOR_LIMIT_PER_HOST) == (100_000, 0)  # 0 is no bound
