@@ -1,4 +1,4 @@
-"""What a worker has learnt of models and addresses: most tools, forms of a request, and whose streams are no answers.
+"""Facts that a worker has learnt of models and addresses: most tools, forms of requests, and useless streams.
 
 Kept in memory only: what is learnt again costs no more than one call.
 """

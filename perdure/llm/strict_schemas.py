@@ -1,4 +1,4 @@
-"""Which schemas OpenAI takes as strict, so that its models can write nothing else.
+"""Schemas that OpenAI takes as strict, so that its models can write nothing else.
 
 Any other schema is sent as a hint, and perdure checks the answer: a schema that is called strict and is not of the
 subset is refused, at each turn.
@@ -32,7 +32,7 @@ _FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv
 
 @dataclass(frozen=True)
 class _Subset:
-    """What a provider takes in a strict schema."""
+    """Keywords and sizes that a provider takes in a strict schema."""
 
     keywords: frozenset[str]
     properties: int
@@ -74,7 +74,7 @@ def is_strict(schema: JsonValue, provider: str = "openai") -> bool:
 def _nodes(node: JsonValue, level: int) -> Iterator[tuple[Node, int]]:
     """Every schema in a schema, with the number of objects and lists that it stands in, its own included.
 
-    What is no schema, such as ``true``, is an empty one, which no subset takes.
+    Anything else, such as ``true``, counts as an empty one, which no subset takes.
     """
     if not isinstance(node, dict):
         yield {}, level
