@@ -5,6 +5,7 @@ deep lane have, and which.
 """
 
 import ast
+import functools
 import re
 import sys
 from collections import defaultdict
@@ -53,6 +54,7 @@ class Test:
         return f"{self.name} (deep)" if self.deep else self.name
 
 
+@functools.cache
 def named() -> Mapping[str, list[Test]]:
     """The tests that name each promise in their docstrings."""
     found: defaultdict[str, list[Test]] = defaultdict(list)

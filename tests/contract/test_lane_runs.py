@@ -127,12 +127,12 @@ def test_what_fails_and_then_passes_alone_is_a_race_and_green(checkout: Path) ->
     [
         ("def test_fails(): assert False\n", "FAILED test_a.py::test_fails"),
         (ONE_CANNOT_COLLECT, "FAULT test_a.py could not be collected"),
-        (DIES.format(always=False), "FAULT test_a.py::test_dies ended its process"),
+        pytest.param(DIES.format(always=False), "FAULT test_a.py::test_dies ended its process", marks=pytest.mark.deep),
         pytest.param(
             SKIPPED, "FAULT test_a.py::test_skipped was skipped, and in CI nothing is", marks=pytest.mark.deep
         ),
         pytest.param(BROKEN_FIXTURE, "FAULT 11 tests failed; more than 10 are no lost races", marks=pytest.mark.deep),
-        (LEAVES_A_PROCESS, "FAULT left running: "),
+        pytest.param(LEAVES_A_PROCESS, "FAULT left running: ", marks=pytest.mark.deep),
         (LEAVES_A_FILE, "FAULT left in the checkout: ?? 24"),
     ],
     ids=["fails", "one cannot collect", "dies once", "skipped", "fixture", "process", "file"],

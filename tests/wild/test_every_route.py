@@ -159,9 +159,10 @@ class Place:
 
 @dataclass
 class Acme:
-    """What a tenant has: ids by their kinds."""
+    """What a tenant has: ids by their kinds; of those of one form, one of them stands for all where ids are tried."""
 
     ids: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    of_one_form: frozenset[str] = frozenset()
 
     def every(self) -> list[str]:
         return [known for kind in (SESSION, REQUEST, ARTIFACT, BLOCK) for known in self.ids[kind]]
@@ -332,10 +333,12 @@ async def settle(house: House, acme: httpx.AsyncClient, name: str) -> Acme:
     await (await house.client.attach("stands", 1)).result()
     await post(acme, "/sessions", agent="lead", prompt=MARKER, session="leads")
     await (await house.client.attach("leads", 1)).result()
+    keyed: list[str] = []
     for key in KEYS:
         body = {"agent": "tester", "prompt": MARKER}
-        keyed = await acme.post("/v1/sessions", json=body, headers={"Idempotency-Key": key})
-        await (await house.client.attach(keyed.json()["session"], 1)).result()
+        begun = await acme.post("/v1/sessions", json=body, headers={"Idempotency-Key": key})
+        keyed.append(begun.json()["session"])
+        await (await house.client.attach(keyed[-1], 1)).result()
     await post(acme, "/schedules", id=name, **{**CRON, "prompt": MARKER})
     await post(acme, f"/schedules/{name}/trigger")
 
@@ -364,7 +367,8 @@ async def settle(house: House, acme: httpx.AsyncClient, name: str) -> Acme:
             BLOCK: [block["block"]["id"]],
             KEY: [*KEYS],
             TENANT: ["acme"],
-        }
+        },
+        frozenset(keyed[1:]),
     )
 
 
@@ -394,7 +398,8 @@ async def strike(house: House, door: Door, acme: Acme, eve: httpx.AsyncClient) -
     for place in places(door.app.openapi()):
         kind = PLACES[place.name]
         for theirs in [acme.ids[KEY].pop()] if kind == KEY else acme.ids[kind]:  # a key is one's own once it was sent
-            await stranger.compare(place, theirs, beside)
+            if theirs not in acme.of_one_form:
+                await stranger.compare(place, theirs, beside)
     return stranger
 
 

@@ -4,7 +4,8 @@ Seen in public trackers of job queues: a job whose result cannot be stored is ca
 """
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -35,12 +36,22 @@ WRITES = (
 )  # fmt: skip
 
 
+FAST = ("finish_generation", "finish_call")
+"""Where every kind is tried in each run: behind what was paid, and behind what has run. All others try one kind."""
+
+
+def cases() -> Iterator[Any]:
+    """Each kind of fault at each call of the store."""
+    for method, kind in itertools.product(WRITES, FAULTS):
+        is_deep = method not in FAST and kind != "no exception"
+        yield pytest.param(method, kind, marks=[pytest.mark.deep] if is_deep else [], id=f"{kind}-{method}")
+
+
 def made_of(kind: str) -> BaseException:
     return FAULTS[kind]()
 
 
-@pytest.mark.parametrize("method", WRITES)
-@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize(("method", "kind"), [*cases()])
 async def test_no_fault_behind_an_answer_or_a_body_buys_it_twice(
     run: Run, monkeypatch: pytest.MonkeyPatch, method: str, kind: str
 ) -> None:

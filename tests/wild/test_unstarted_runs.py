@@ -101,6 +101,7 @@ async def test_a_run_whose_session_is_another_tenants_is_listed_as_refused_and_c
         await schedules.remove(name)
 
 
+@pytest.mark.deep
 async def test_a_worker_that_has_read_a_schedule_reads_it_again_once_it_has_come_to_its_time(house: House) -> None:
     schedules, name = house.client.schedules.of("acme"), f"once-{house.session[-6:]}"
     async with ScriptedProvider(lambda _: say("2")) as provider, house.worker(AGENT):

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+import itertools
+from collections.abc import Awaitable, Collection, Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,19 @@ class Way(StrEnum):
     def is_direct(self) -> bool:
         """Whether the call does not go through litellm's ``acompletion``."""
         return self in {Way.OPENAI, Way.ANTHROPIC}
+
+
+def on_each_way(names: Iterable[str], *, waits: Collection[str]) -> list[Any]:
+    """Parameters of a test: each name on each way. What waits for a silence is of the deep lane, but on direct ways."""
+    return [
+        pytest.param(
+            way,
+            name,
+            marks=[pytest.mark.deep] if name in waits and not way.is_direct else [],
+            id=f"{way}-{name}",
+        )
+        for way, name in itertools.product(Way, names)
+    ]
 
 
 _WARM: set[tuple[Way, float]] = set()

@@ -25,7 +25,7 @@ from perdure.llm.failures import classify
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import call_in_text
 from tests.memory import Run
-from tests.unit.activities.calls import KEY, NOW, Sink, Way, take, warm_up
+from tests.unit.activities.calls import KEY, NOW, Sink, Way, on_each_way, take, warm_up
 
 TEXT = "Hello big wide world, how are you"
 
@@ -145,7 +145,7 @@ CUTS: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize(("way", "name"), on_each_way(CUTS, waits={"stalled at once", "stalled"}), indirect=["way"])
 async def test_a_stream_that_is_not_whole_is_no_answer(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-15: litellm makes up a finish reason; the wire is asked for it instead."""
     monkeypatch.setattr(provider_reading, "STALLED_SECONDS", 0.5)

@@ -12,7 +12,7 @@ from perdure.contracts.values import JsonValue
 from perdure.llm.failures import classify, is_ambiguous
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.contract.failure_expectations import GEMINIS_MINUTE
-from tests.unit.activities.calls import KEY, Way, answer, failed_at, failure, met, take
+from tests.unit.activities.calls import KEY, Way, answer, failed_at, failure, met, on_each_way, take
 
 R = ReasonCode
 UNKNOWN = faults.error(500, "something odd", kind="server_error")
@@ -100,6 +100,7 @@ LOST = ("closed", "reset", "reset in the body", "cut", "silent", "silent in the 
 """Faults after which the provider may have carried the call out."""
 
 NOT_DONE = ("400", "409", "429", "refused key")
+"""Faults after which it has not, for certain."""
 
 
 @pytest.fixture(params=Way)
@@ -109,23 +110,16 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     return taken
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(("way", "name"), on_each_way(FAULTS, waits={"silent", "silent in the body"}), indirect=["way"])
 async def test_each_fault_has_its_reason_code_after_one_request(way: Way, name: str) -> None:
-    """S-02 S-10 S-13 S-40: by what the provider did, whichever way litellm takes; nothing is sent a second time."""
+    """S-02 S-10 S-12 S-13 S-40: by what the provider did, on every way; nothing is sent a second time."""
     facts, requests = await met(way, FAULTS[name].fault)
     code, status = FAULTS[name].expected(way)
     assert (classify(facts), facts.status, requests) == (code, status, 1)
+    if name in (*LOST, *NOT_DONE):
+        assert is_ambiguous(facts, code) is (name in LOST)
     assert KEY not in facts.model_dump_json()
     assert KEY[:8] not in facts.text
-
-
-@pytest.mark.parametrize(("name", "ambiguous"), [(name, True) for name in LOST] + [(name, False) for name in NOT_DONE])
-async def test_what_the_provider_may_have_done_is_told_from_what_it_has_not(
-    way: Way, name: str, ambiguous: bool
-) -> None:
-    """S-12."""
-    facts, _ = await met(way, FAULTS[name].fault)
-    assert is_ambiguous(facts, classify(facts)) is ambiguous
 
 
 async def test_a_refused_connection_is_a_network_error_that_wears_no_status_and_was_never_sent(way: Way) -> None:

@@ -110,7 +110,7 @@ SCHEMAS: st.SearchStrategy[Any] = st.deferred(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     schema=st.dictionaries(WORDS, ANY_JSON | SCHEMAS, max_size=5) | SCHEMAS.filter(lambda made: isinstance(made, dict))
 )
@@ -119,7 +119,7 @@ def test_whatever_a_schema_says_it_is_shown_in_a_form_that_providers_take(schema
     assert_is_taken(root_form(schema)[0])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     names=st.lists(st.text(min_size=1, max_size=80), min_size=1, max_size=6, unique=True),
     nested=st.sampled_from(["plain", "object", "list", "anyOf", "reference", "others"]),

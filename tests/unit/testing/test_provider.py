@@ -217,10 +217,10 @@ async def test_a_wait_for_what_never_comes_ends(monkeypatch: pytest.MonkeyPatch)
 async def test_many_connections_and_many_requests_on_one_are_served() -> None:
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
     async with ScriptedProvider(TWO) as provider, httpx.AsyncClient(limits=limits, timeout=30) as http:
-        for _ in range(3):
+        for _ in range(2):
             responses = await asyncio.gather(*(post(http, provider) for _ in range(100)))
             assert {response.status_code for response in responses} == {200}
-    assert provider.request_count == 300
+    assert provider.request_count == 200
 
 
 async def test_what_is_no_chat_request_is_refused_and_the_connection_goes_on(http: httpx.AsyncClient) -> None:
