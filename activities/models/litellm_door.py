@@ -10,7 +10,7 @@ import litellm
 
 from perdure.activities.models.provider_http import Exchange
 from perdure.activities.models.provider_replies import InvalidReplyError
-from perdure.activities.models.reasoning import PLACES
+from perdure.activities.models.reasoning import without_own_fields
 from perdure.activities.models.wires import chat
 from perdure.activities.models.wires.reply import Answered
 from perdure.contracts.plain import to_plain
@@ -18,7 +18,7 @@ from perdure.contracts.plain import to_plain
 
 async def complete(arguments: Mapping[str, Any], exchange: Exchange) -> Any:  # noqa: ANN401 - litellm's
     """Return litellm's result of the call; nothing for a stream that was read already."""
-    messages = [{name: part for name, part in message.items() if name != PLACES} for message in arguments["messages"]]
+    messages = [without_own_fields(message) for message in arguments["messages"]]
     arguments = {**arguments, "messages": messages}
     if exchange.shown is None:
         return await litellm.acompletion(**arguments)

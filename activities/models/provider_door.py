@@ -8,6 +8,7 @@ between the provider's reply and perdure. A call that needs more of litellm than
 import asyncio
 import functools
 import json
+import re
 import select
 import urllib.request
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -25,9 +26,10 @@ from litellm.main import responses_api_bridge_check  # pyright: ignore[reportMis
 from litellm.types.utils import LlmProviders  # pyright: ignore[reportMissingTypeStubs]
 from litellm.utils import ProviderConfigManager  # pyright: ignore[reportMissingTypeStubs]
 
+from perdure.activities.models.encoders import Asked, responses
 from perdure.activities.models.provider_http import ENCODINGS, Exchange, exchange_with, stand_in, to_reply
 from perdure.activities.models.provider_reading import HttpReply
-from perdure.activities.models.reasoning import PLACES, put_thinking_in_order
+from perdure.activities.models.reasoning import put_thinking_in_order, without_own_fields
 
 PROVIDERS = frozenset({"openai", "anthropic"})
 """Providers, and whoever speaks like them at an address of the author's own, that are called directly."""
@@ -84,12 +86,14 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
         api_base=arguments.get("base_url") or arguments.get("api_base"),
         api_key=arguments.get("api_key"),
     )
-    if found != provider or _needs_responses(provider, model, arguments, address):
+    if found != provider:
         return None
+    if _needs_responses(provider, model, arguments, address):
+        return _responses_request(model, arguments, _access(provider, key, address), streams=streams)
     config: Any = ProviderConfigManager.get_provider_chat_config(model=model, provider=LlmProviders(provider))
     # litellm changes messages in place, and sends no field that is null.
     messages: Any = [
-        {name: part for name, part in message.items() if part is not None and name != PLACES}
+        {name: part for name, part in without_own_fields(message).items() if part is not None}
         for message in arguments["messages"]
     ]
     params = {name: arguments[name] for name in (*_PLAIN, "tools", "response_format") if name in arguments}
@@ -120,6 +124,38 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
     if streams:
         data |= {"stream": True} | ({"stream_options": {"include_usage": True}} if provider == "openai" else {})
     return Request(url, {**headers, "accept-encoding": ENCODINGS}, json.dumps(data).encode())
+
+
+def _responses_request(
+    model: str, arguments: Mapping[str, Any], access: tuple[str | None, str], *, streams: bool
+) -> Request:
+    """The request for a response of OpenAI's Responses API."""
+    key, address = access
+    name = model.removeprefix("responses/")
+    settings = {name: value for name, value in arguments.items() if name in _PLAIN - {"extra_headers", "extra_body"}}
+    asked = Asked(
+        model=name,
+        messages=arguments["messages"],
+        tools=arguments.get("tools") or (),
+        output=arguments.get("response_format"),
+        settings=settings,
+        reasons=_REASONS.match(name) is not None,
+        streams=streams,
+    )
+    extra_body: dict[str, Any] = arguments.get("extra_body") or {}
+    extra_headers: dict[str, str] = arguments.get("extra_headers") or {}
+    data: dict[str, Any] = {**responses.encode(asked), **extra_body}
+    headers: dict[str, str] = {
+        "content-type": "application/json",
+        **({"authorization": f"Bearer {key}"} if key else {}),
+        **extra_headers,
+        "accept-encoding": ENCODINGS,
+    }
+    return Request(f"{address.rstrip('/')}/responses", headers, json.dumps(data).encode())
+
+
+_REASONS = re.compile(r"(?:o\d|gpt-(?:[5-9]|\d\d)(?!\S*-chat)|codex)")
+"""Names of OpenAI's models that reason; it refuses to encrypt the reasoning of one that does not."""
 
 
 def _is_text(message: Mapping[str, Any]) -> bool:

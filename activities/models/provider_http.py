@@ -34,7 +34,7 @@ from perdure.activities.models.provider_reading import (
     receive,
 )
 from perdure.activities.models.provider_replies import RedirectedError, StreamUnreadableError, UnusableReplyError
-from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, OLLAMA, Wire, wire_of
+from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, OLLAMA, RESPONSES, Wire, wire_of
 from perdure.activities.models.wires.reply import Answered, Shown
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
@@ -271,6 +271,26 @@ _IN_PLACE: Mapping[str, bytes] = {
                 "stopReason": "end_turn",
                 "usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0},
                 "metrics": {"latencyMs": 0},
+            },
+        ),
+        (
+            RESPONSES,
+            {
+                "id": "",
+                "object": "response",
+                "created_at": 0,
+                "model": "",
+                "status": "completed",
+                "output": [
+                    {
+                        "type": "message",
+                        "id": "",
+                        "role": "assistant",
+                        "status": "completed",
+                        "content": [{"type": "output_text", "text": "-"}],
+                    }
+                ],
+                "usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0},
             },
         ),
         (OLLAMA, {"model": "", "message": {"role": "assistant", "content": "-"}, "done": True, "done_reason": "stop"}),

@@ -6,6 +6,7 @@ An answer's reasoning is kept as blocks, each with its ``model``. The types ``th
 - ``reasoning_content``: a text beside the content. Without it DeepSeek, Moonshot and Z.ai refuse a conversation with
   tool calls, or answer worse.
 - ``reasoning_details``: OpenRouter's list, which it passes on to the upstream provider unchanged.
+- ``reasoning_item``: an item of OpenAI's Responses with its encrypted reasoning, and its place in the answer.
 - ``thought_signature``: Gemini's signature of its thoughts before a call, by the call's place; -1 is the text's.
 
 A model at an address of the author's own (``openai/…`` with ``api_base``, a proxy) gets back what came from there,
@@ -49,6 +50,8 @@ def kinds_for(model: str) -> frozenset[str]:
         return frozenset({"thought_signature"})
     if provider == "openrouter":
         return frozenset({"reasoning_details"})
+    if provider == "openai":  # only an answer of its Responses has such items
+        return frozenset({"reasoning_item"})
     return frozenset({"reasoning_content"}) if provider in _OF_TEXT else frozenset()
 
 
@@ -71,7 +74,10 @@ _STRICT_HOSTS = ("api.openai.com", "openai.azure.com", "api.groq.com", "api.mist
 """Hosts that refuse reasoning in a conversation, under whichever prefix they are called."""
 
 _COMING_BACK = frozenset(
-    {"thinking", "redacted_thinking", "reasoning_content", "reasoning_details", "thought_signature"}
+    {
+        *("thinking", "redacted_thinking", "reasoning_content"),
+        *("reasoning_details", "reasoning_item", "thought_signature"),
+    }
 )
 
 
@@ -139,6 +145,9 @@ def _to_sent(model: str, message: WireMessage, address: str) -> WireMessage:
             sent[kind] = cast("JsonValue", block.get("details"))
         elif kind == "thought_signature":
             _sign(sent, block, in_content=bool(address))
+        elif kind == "reasoning_item":
+            if _is_whole(block.get("item")):
+                sent[ITEMS] = cast("JsonValue", [*_list(sent.get(ITEMS)), block])
         else:
             place = block.pop("calls", 0)
             sent["thinking_blocks"] = cast("JsonValue", [*_list(sent.get("thinking_blocks")), block])
@@ -150,13 +159,27 @@ def _to_sent(model: str, message: WireMessage, address: str) -> WireMessage:
 
 def _is_valid(kind: str, made_by: str, made_at: str, model: str, address: str) -> bool:
     """Whether a block that a model made at an address is valid for this model at this address."""
-    if made_at or address:
-        return (made_by, made_at) == (model, address)
+    if made_at or address or kind == "reasoning_item":  # another model could not decrypt it
+        return (made_by, made_at) == (model, address) and kind in (_COMING_BACK if address else kinds_for(model))
     return kind in kinds_for(model) and _vendor(made_by) == _vendor(model)
 
 
+def _is_whole(item: object) -> bool:
+    """Whether an item holds its reasoning; OpenAI keeps none, and so refuses one that is a name only."""
+    fields = _fields(item)
+    return bool(fields.get("encrypted_content") or fields.get("content"))
+
+
+ITEMS = "reasoning_items"
+"""Field of a message with the reasoning items of an answer of OpenAI's Responses, each with its place."""
+
 PLACES = "thinking_places"
 """Field of a message with interleaved thinking: for each of its thinking blocks the number of calls before it."""
+
+
+def without_own_fields(message: WireMessage) -> WireMessage:
+    """A message without the fields that perdure's own encoders read, and no provider knows."""
+    return {name: part for name, part in message.items() if name not in {ITEMS, PLACES}}
 
 
 def put_thinking_in_order(sent: object, messages: Sequence[WireMessage]) -> None:

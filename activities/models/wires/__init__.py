@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perdure.activities.models.provider_replies import Object
-from perdure.activities.models.wires import chat, converse, gemini, messages, ollama
+from perdure.activities.models.wires import chat, converse, gemini, messages, ollama, responses
 from perdure.activities.models.wires.reply import Answered, Counts, Pieces
 
 
@@ -45,8 +45,9 @@ CONVERSE = Wire(
     "Converse", converse.read, converse.counts_of, converse.ConversePieces, ("/converse", "/converse-stream")
 )
 OLLAMA = Wire("Ollama", ollama.read, ollama.counts_of, ollama.OllamaPieces, ("/api/chat",))
+RESPONSES = Wire("Responses", responses.read, responses.counts_of, responses.ResponsePieces, ("/responses",))
 
-WIRES = (CHAT, MESSAGES, GEMINI, CONVERSE, OLLAMA)
+WIRES = (CHAT, MESSAGES, GEMINI, CONVERSE, OLLAMA, RESPONSES)
 
 
 def wire_of(path: str) -> Wire | None:

@@ -41,7 +41,7 @@ def read(reply: Object) -> Answered:
         if used and used.get("type") != "server_tool_use":
             parts.call(used.get("name"), same_json(used.get("input")))
         if thought := _reasoning(to_object(block.get("reasoningContent"))):
-            parts.reasoning.append(thought)
+            parts.reasoning.append({**thought, **({"calls": len(parts.calls)} if parts.calls else {})})
     return parts.answered(finish_reason, counts)
 
 
