@@ -86,7 +86,7 @@ meeting = Meeting()
 
 
 def _world() -> Path:
-    return Path(os.environ["LINES"])
+    return Path(os.environ["EFFECTS_FILE"])
 
 
 def _effect(context: ToolContext, name: str) -> None:

@@ -10,7 +10,7 @@ from perdure.contracts.retries import RetryPolicy
 
 
 def _leave_a_line(context: ToolContext, tool_name: str) -> None:
-    with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
+    with Path(os.environ["EFFECTS_FILE"]).open("a", encoding="utf-8") as file:
         file.write(f"{tool_name} {context.idempotency_key}\n")
     if os.environ.get("HOLD"):
         context.wait(600)

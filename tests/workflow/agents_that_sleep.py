@@ -12,7 +12,7 @@ JOURNAL = os.environ.get("MCP_JOURNAL", "")
 
 
 def _note(context: ToolContext, what: str) -> None:
-    with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
+    with Path(os.environ["EFFECTS_FILE"]).open("a", encoding="utf-8") as file:
         file.write(f"{what} {context.idempotency_key}\n")
 
 

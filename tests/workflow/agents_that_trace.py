@@ -21,7 +21,7 @@ peer = StdioServerConfig(
 def note_down(context: ToolContext, text: str) -> str:
     """Write a line into the log; the first time it waits for a long time."""
     logging.getLogger("notes").warning("noted")
-    lines = os.environ.get("LINES")
+    lines = os.environ.get("EFFECTS_FILE")
     if lines is not None:
         with Path(lines).open("a", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")

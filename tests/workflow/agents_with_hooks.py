@@ -8,7 +8,7 @@ from perdure import Agent, Continue, HookContext, HookRule, RetryWithFeedback, h
 
 
 def _leave_a_line(name: str, event: Any) -> None:
-    with Path(os.environ["LINES"]).open("a", encoding="utf-8") as file:
+    with Path(os.environ["EFFECTS_FILE"]).open("a", encoding="utf-8") as file:
         file.write(f"{name} {event.type}\n")
 
 

@@ -17,7 +17,7 @@ def lines_of(house: House) -> Path:
     """The file in which each run of a tool's body leaves a line; workers started from now on know it."""
     file = house.folder / "lines"
     file.touch()
-    house.environment.setenv("LINES", str(file))
+    house.environment.setenv("EFFECTS_FILE", str(file))
     return file
 
 

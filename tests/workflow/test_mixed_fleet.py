@@ -131,7 +131,7 @@ async def fleet(
     become_a_user(monkeypatch, server.address)
     lines = tmp_path / "lines"
     lines.touch()
-    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("EFFECTS_FILE", str(lines))
     queue = f"mixed-{tmp_path.name}"
     store_url = f"sqlite:///{tmp_path / 'store.db'}"
     async with ScriptedProvider(answers) as provider:
