@@ -80,9 +80,6 @@ def _misfit(place: str, taken: Mapping[str, inspect.Parameter], given: Collectio
     return f"wants {' and '.join(wanted)} in {place}" if wanted else ""
 
 
-_CONFIG = "litellm.llms.base_llm.chat.transformation"
-_SHARED = ("model", "messages", "optional_params", "litellm_params")
-
 NAMES: tuple[Name, ...] = (
     Name("httpx", "httpx", "AsyncClient.send", ("request", "stream", "follow_redirects"), awaited=True),
     Name("httpx2", "httpx2", "AsyncClient.send", ("request", "stream", "follow_redirects"), awaited=True),
@@ -104,12 +101,6 @@ NAMES: tuple[Name, ...] = (
     Name("mcp", "mcp.client.session", "ClientSession", sets=("_dispatcher",)),
     Name("mcp", "mcp.client.session", "ClientSession._absorb_tool_listing", ("result", "complete")),
     Name("litellm", "litellm._internal_context", "is_internal_call"),
-    Name("litellm", "litellm", "get_llm_provider", ("model", "api_base", "api_key")),
-    Name("litellm", "litellm.main", "responses_api_bridge_check", ("model", "custom_llm_provider", "tools")),
-    Name("litellm", "litellm.utils", "get_optional_params", ("model", "custom_llm_provider", "messages", "tools")),
-    Name("litellm", "litellm.utils", "ProviderConfigManager.get_provider_chat_config", ("model", "provider")),
-    Name("litellm", _CONFIG, "BaseConfig.validate_environment", ("headers", "api_key", "api_base", *_SHARED)),
-    Name("litellm", _CONFIG, "BaseConfig.transform_request", ("headers", *_SHARED)),
     Name("litellm", "litellm.llms.custom_httpx.http_handler", "get_ssl_configuration", ("ssl_verify",)),
 )
 """Every such name, and public ones of litellm that its releases move."""

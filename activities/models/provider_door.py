@@ -1,17 +1,16 @@
-"""The direct door to a provider, for the two common wires: litellm writes the request, perdure sends it.
+"""The direct door to a provider: perdure writes the request, and sends it.
 
-litellm knows what a model's parameters are called and how messages are written for it, and that is used here: its
-public configuration of a provider. Its ``acompletion`` is not: it takes two milliseconds a call beside that, and stands
-between the provider's reply and perdure. A call that needs more of litellm than this goes through ``acompletion``.
+A call that needs more than this, such as a setting that only litellm knows, goes through litellm's ``acompletion``.
 """
 
 import asyncio
 import functools
 import json
+import os
 import re
 import select
 import urllib.request
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -20,23 +19,20 @@ import aiohttp
 import httpx
 import litellm
 from aiohttp.client_proto import ResponseHandler
-from litellm import utils
 from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # pyright: ignore[reportMissingTypeStubs]
-from litellm.main import responses_api_bridge_check  # pyright: ignore[reportMissingTypeStubs]
-from litellm.types.utils import LlmProviders  # pyright: ignore[reportMissingTypeStubs]
-from litellm.utils import ProviderConfigManager  # pyright: ignore[reportMissingTypeStubs]
 
-from perdure.activities.models.encoders import Asked, responses
+from perdure.activities.models.encoders import Asked, chat, messages, responses
+from perdure.activities.models.facts import facts_about
 from perdure.activities.models.provider_http import ENCODINGS, Exchange, exchange_with, stand_in, to_reply
 from perdure.activities.models.provider_reading import HttpReply
-from perdure.activities.models.reasoning import put_thinking_in_order, without_own_fields
+from perdure.activities.models.provider_replies import Object
 
 PROVIDERS = frozenset({"openai", "anthropic"})
 """Providers, and whoever speaks like them at an address of the author's own, that are called directly."""
 
 _ADDRESS = frozenset({"api_base", "base_url", "api_key"})
 
-_PLAIN = frozenset(
+_SETTINGS = frozenset(
     {
         *(
             "temperature",
@@ -50,15 +46,12 @@ _PLAIN = frozenset(
             "tool_choice",
         ),
         *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "thinking"),
-        *("service_tier", "verbosity", "prompt_cache_key", "safety_identifier", "extra_headers", "extra_body"),
+        *("service_tier", "verbosity", "prompt_cache_key", "safety_identifier"),
     }
 )
 """Settings of an agent that mean the same here as in litellm's call."""
 
-_TEXT_ROLES = frozenset({"user", "assistant", "tool"})
-_TEXT_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
-
-_MESSAGES = "/v1/messages"
+_EXTRA = frozenset({"extra_headers", "extra_body"})
 
 _OURS = frozenset({"model", "messages", "tools", "response_format", "timeout", "num_retries", "max_retries"})
 
@@ -73,132 +66,135 @@ class Request:
 
 
 def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
-    """The request that litellm's configuration makes of a call's arguments; None if the call needs more of litellm.
-
-    Raises:
-        Exception: Whatever litellm raises for parameters that the model does not take.
-    """
-    provider = str(arguments["model"]).partition("/")[0]
-    if provider not in PROVIDERS or not arguments.keys() <= _OURS | _ADDRESS | _PLAIN or _is_changed():
+    """The request of a call, by the arguments of litellm's; None if the call needs litellm."""
+    provider, _, name = str(arguments["model"]).partition("/")
+    if provider not in PROVIDERS or not arguments.keys() <= _OURS | _ADDRESS | _SETTINGS | _EXTRA or _is_changed():
         return None
-    model, found, key, address = litellm.get_llm_provider(
-        arguments["model"],
-        api_base=arguments.get("base_url") or arguments.get("api_base"),
-        api_key=arguments.get("api_key"),
-    )
-    if found != provider:
-        return None
-    if _needs_responses(provider, model, arguments, address):
-        return _responses_request(model, arguments, _access(provider, key, address), streams=streams)
-    config: Any = ProviderConfigManager.get_provider_chat_config(model=model, provider=LlmProviders(provider))
-    # litellm changes messages in place, and sends no field that is null.
-    messages: Any = [
-        {name: part for name, part in without_own_fields(message).items() if part is not None}
-        for message in arguments["messages"]
-    ]
-    params = {name: arguments[name] for name in (*_PLAIN, "tools", "response_format") if name in arguments}
-    own_headers, extra_body = params.pop("extra_headers", None), params.pop("extra_body", None)
-    options = cast("Callable[..., dict[str, Any]]", utils.get_optional_params)(
-        model=model, custom_llm_provider=provider, messages=messages, **params
-    )
-    options.pop("json_mode", None)
-    extra: dict[str, Any] = {**(options.pop("extra_body", None) or {}), **(extra_body or {})}
-    key, address = _access(provider, key or arguments.get("api_key"), address)
-    shared: dict[str, Any] = {"model": model, "optional_params": options, "litellm_params": {}}
-    headers = config.validate_environment(
-        headers=dict(own_headers or {}), messages=messages, api_key=key, api_base=address, **shared
-    )
-    url = config.get_complete_url(api_base=address, api_key=key, stream=streams, **shared)
-    # OpenAI's format is ours: litellm changes pictures, files and roles there, and each message by itself.
-    kept = [provider == "openai" and _is_text(message) for message in messages]
-    given = [message for message, is_kept in zip(messages, kept, strict=True) if not is_kept]
-    data: dict[str, Any] = {**config.transform_request(messages=given, headers=headers, **shared), **extra}
-    if provider == "openai":
-        changed = iter(data["messages"])
-        data["messages"] = [
-            message if is_kept else next(changed) for message, is_kept in zip(messages, kept, strict=True)
-        ]
-    data.pop("stream", None)
     if provider == "anthropic":
-        put_thinking_in_order(data.get("messages"), arguments["messages"])
-    if streams:
-        data |= {"stream": True} | ({"stream_options": {"include_usage": True}} if provider == "openai" else {})
-    return Request(url, {**headers, "accept-encoding": ENCODINGS}, json.dumps(data).encode())
+        if "response_format" in arguments:  # litellm fits its schema
+            return None
+        url, headers = _to_anthropic(arguments)
+        body = messages.encode(_asked(name, arguments, streams=streams))
+    else:
+        address, headers = _to_openai(arguments)
+        if _speaks_responses(name, arguments):
+            url = f"{address}/responses"
+            body = responses.encode(_asked(name.removeprefix("responses/"), arguments, streams=streams))
+        else:
+            url = f"{address}/chat/completions"
+            body = chat.encode(_asked(name, arguments, streams=streams))
+    extra_body: Object = arguments.get("extra_body") or {}
+    extra_headers: Mapping[str, str] = arguments.get("extra_headers") or {}
+    own = {"content-type": "application/json", **headers}
+    taken = {header.lower() for header in extra_headers}
+    kept = {header: value for header, value in own.items() if header not in taken}
+    return Request(
+        url, {**kept, **extra_headers, "accept-encoding": ENCODINGS}, json.dumps({**body, **extra_body}).encode()
+    )
 
 
-def _responses_request(
-    model: str, arguments: Mapping[str, Any], access: tuple[str | None, str], *, streams: bool
-) -> Request:
-    """The request for a response of OpenAI's Responses API."""
-    key, address = access
-    name = model.removeprefix("responses/")
-    settings = {name: value for name, value in arguments.items() if name in _PLAIN - {"extra_headers", "extra_body"}}
-    asked = Asked(
+def _asked(name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
+    facts = facts_about(str(arguments["model"]))
+    return Asked(
         model=name,
         messages=arguments["messages"],
         tools=arguments.get("tools") or (),
         output=arguments.get("response_format"),
-        settings=settings,
-        reasons=_REASONS.match(name) is not None,
+        settings={key: value for key, value in arguments.items() if key in _SETTINGS},
+        most_tokens=facts.get("max_output_tokens") or MOST_TOKENS,
+        thinks_as_needed=facts["supports_adaptive_thinking"] is True
+        if "supports_adaptive_thinking" in facts
+        else _version_of_claude(name) >= _THINKS_AS_NEEDED,
         streams=streams,
     )
-    extra_body: dict[str, Any] = arguments.get("extra_body") or {}
-    extra_headers: dict[str, str] = arguments.get("extra_headers") or {}
-    data: dict[str, Any] = {**responses.encode(asked), **extra_body}
-    headers: dict[str, str] = {
-        "content-type": "application/json",
-        **({"authorization": f"Bearer {key}"} if key else {}),
-        **extra_headers,
-        "accept-encoding": ENCODINGS,
-    }
-    return Request(f"{address.rstrip('/')}/responses", headers, json.dumps(data).encode())
 
 
-_REASONS = re.compile(r"(?:o\d|gpt-(?:[5-9]|\d\d)(?!\S*-chat)|codex)")
-"""Names of OpenAI's models that reason; it refuses to encrypt the reasoning of one that does not."""
+MOST_TOKENS = 128_000
+"""Longest answer of a model that nobody knows, as that of the newest ones."""
+
+_CLAUDE = re.compile(r"claude-[a-z]+-(?P<major>\d+)(?:[-.](?P<minor>\d{1,2})(?!\d))?")
+
+_THINKS_AS_NEEDED = (4, 6)
+"""First version of Claude that decides itself how much it thinks. Source: Anthropic's page on adaptive thinking."""
 
 
-def _is_text(message: Mapping[str, Any]) -> bool:
-    """Whether it has nothing but text and calls; litellm leaves it as it is, and takes long."""
-    has_text = isinstance(message.get("content"), str | None)
-    return has_text and message["role"] in _TEXT_ROLES and message.keys() <= _TEXT_FIELDS
+def _version_of_claude(name: str) -> tuple[int, int]:
+    found = _CLAUDE.search(name)
+    return (int(found["major"]), int(found["minor"] or 0)) if found else (0, 0)
 
 
 def _is_changed() -> bool:
     """Whether an agent's module has set what litellm applies to every call."""
-    settings = ("cache", "model_alias_map", "proxy_auth", "headers", "model_fallbacks")
+    settings = (
+        *("cache", "model_alias_map", "proxy_auth", "headers", "model_fallbacks", "drop_params", "modify_params"),
+        *("api_base", "api_key", "openai_key", "anthropic_key", "secret_manager_client"),
+    )
     return any(getattr(litellm, name, None) for name in settings)
 
 
-def _needs_responses(provider: str, model: str, arguments: Mapping[str, Any], address: str | None) -> bool:
-    """Whether litellm would call OpenAI's Responses API for this model, which has no other."""
-    if provider != "openai":
+_GPT = re.compile(r"gpt-(?P<major>\d+)(?:\.(?P<minor>\d+))?(?!\S*-(?:chat|search))")
+
+_REASONS_WITH_TOOLS = (5, 4)
+"""First version of GPT whose chat completions take no functions while it reasons. Source: OpenAI's refusals."""
+
+
+def _speaks_responses(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a model of OpenAI's is asked for a response: it has nothing else, is told to, or needs it for tools.
+
+    Behind an address of the author's own that is known of an effort that is asked for only.
+    """
+    if name.startswith("responses/") or facts_about(f"openai/{name}").get("mode") == "responses":
+        return True
+    version, effort = _GPT.match(name), arguments.get("reasoning_effort")
+    if version is None or not arguments.get("tools") or _effort_in(effort) == "none":
         return False
-    info, _ = cast(
-        "tuple[dict[str, Any], str]",
-        responses_api_bridge_check(
-            model=model,
-            custom_llm_provider=provider,
-            tools=arguments.get("tools"),
-            reasoning_effort=arguments.get("reasoning_effort"),
-            api_base=address,
-        ),
-    )
-    return info.get("mode") == "responses"
+    is_new = (int(version["major"]), int(version["minor"] or 0)) >= _REASONS_WITH_TOOLS
+    host = urlsplit(_to_openai(arguments)[0]).hostname or ""
+    return is_new and (effort is not None or host == _OPENAI_HOST or host.endswith(f".{_OPENAI_HOST}"))
 
 
-def _access(provider: str, key: str | None, given: str | None) -> tuple[str | None, str]:
-    """The key and the address of a call, from where litellm takes them."""
-    secret: Any = litellm.get_secret
-    own = getattr(litellm, f"{provider}_key", None)
-    of_all = cast("Any", litellm.api_key)
-    key = key or own or of_all or secret(f"{provider.upper()}_API_KEY")
-    address: Any = given or cast("Any", litellm.api_base)
-    if provider == "openai":
-        return key, address or secret("OPENAI_BASE_URL") or secret("OPENAI_API_BASE") or "https://api.openai.com/v1"
-    address = address or secret("ANTHROPIC_API_BASE") or secret("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
-    is_whole = address.endswith(_MESSAGES) or litellm.get_secret_bool("LITELLM_ANTHROPIC_DISABLE_URL_SUFFIX")
-    return key, address if is_whole else f"{address.rstrip('/').removesuffix('/v1')}{_MESSAGES}"
+def _effort_in(effort: object) -> object:
+    return cast("Mapping[str, object]", effort).get("effort") if isinstance(effort, dict) else effort
+
+
+_OPENAI_HOST = "api.openai.com"
+
+
+def _first_of(names: Iterable[str]) -> str | None:
+    """The first of these variables of the environment that has a value."""
+    return next(filter(None, map(os.environ.get, names)), None)
+
+
+def _to_openai(arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The address and the headers of a call of OpenAI, or of whoever speaks like it."""
+    given = arguments.get("base_url") or arguments.get("api_base")
+    address: str = given or _first_of(("OPENAI_BASE_URL", "OPENAI_API_BASE")) or f"https://{_OPENAI_HOST}/v1"
+    key = arguments.get("api_key") or _first_of(("OPENAI_API_KEY",))
+    return address.rstrip("/"), {"authorization": f"Bearer {key}"} if key else {}
+
+
+_MESSAGES = "/v1/messages"
+
+_OF_A_LOGIN = "sk-ant-oat"
+"""Beginning of the tokens that Anthropic gives for a login, in place of a key."""
+
+
+def _to_anthropic(arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The URL and the headers of a call of Anthropic, or of whoever speaks like it."""
+    given = arguments.get("base_url") or arguments.get("api_base")
+    address: str = given or _first_of(("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")) or "https://api.anthropic.com"
+    if not address.endswith(_MESSAGES):
+        address = f"{address.rstrip('/').removesuffix('/v1')}{_MESSAGES}"
+    headers = {"anthropic-version": "2023-06-01"}
+    key: str | None = arguments.get("api_key") or _first_of(("ANTHROPIC_API_KEY",))
+    token = None if key else _first_of(("ANTHROPIC_AUTH_TOKEN",))
+    if key and key.startswith(_OF_A_LOGIN):
+        token, headers["anthropic-beta"] = key, "oauth-2025-04-20"
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    elif key:
+        headers["x-api-key"] = key
+    return address, headers
 
 
 async def send(request: Request, exchange: Exchange, silence: float) -> int:

@@ -22,7 +22,8 @@ class Asked:
         tools: Declarations of tools.
         output: Form of the answer, as OpenAI's ``response_format``; None for a text.
         settings: The author's settings, by OpenAI's names.
-        reasons: Whether the model is known to reason, so that its reasoning is asked for.
+        most_tokens: Longest answer of the model, for wires that want one with each request.
+        thinks_as_needed: Whether a model of Anthropic's decides itself how much it thinks.
         streams: Whether the answer is to come as a stream.
     """
 
@@ -31,5 +32,6 @@ class Asked:
     tools: Sequence[Object] = ()
     output: Object | None = None
     settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    reasons: bool = False
+    most_tokens: int = 0
+    thinks_as_needed: bool = False
     streams: bool = False

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from perdure.activities.models.encoders import Asked
+from perdure.activities.models.encoders.chat import OF_TOOLS, REASONS
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.reasoning import ITEMS
 from perdure.activities.models.wires.reply import joined, to_object, to_objects, to_text
@@ -34,7 +35,7 @@ def encode(asked: Asked) -> Object:
         body["instructions"] = "\n\n".join(map(_text_of, system))
     if asked.tools:
         body["tools"] = [_tool(to_object(tool.get("function"))) for tool in asked.tools]
-    if asked.reasons:
+    if REASONS.match(asked.model):  # it refuses to encrypt the reasoning of one that does not
         body["include"] = [_ENCRYPTED]
     if asked.streams:
         body["stream"] = True
@@ -43,7 +44,7 @@ def encode(asked: Asked) -> Object:
 
 def _settings(asked: Asked) -> Object:
     """The author's settings, and the form of the answer, under the names that they have here."""
-    settings = dict(asked.settings)
+    settings = {name: value for name, value in asked.settings.items() if asked.tools or name not in OF_TOOLS}
     named: Object = {}
     for name in _CEILINGS:
         if name in settings:

@@ -188,4 +188,3 @@ class _Item:
 
     def _show_call(self, piece: str) -> None:
         self._shown.tool_call(self._place, to_text(self._item.get("name")), len(piece))
-
