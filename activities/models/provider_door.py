@@ -10,8 +10,8 @@ import os
 import re
 import select
 import urllib.request
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -21,14 +21,13 @@ import litellm
 from aiohttp.client_proto import ResponseHandler
 from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # pyright: ignore[reportMissingTypeStubs]
 
+from perdure.activities.models import providers
 from perdure.activities.models.encoders import Asked, chat, messages, responses
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.provider_http import ENCODINGS, Exchange, exchange_with, stand_in, to_reply
 from perdure.activities.models.provider_reading import HttpReply
 from perdure.activities.models.provider_replies import Object
-
-PROVIDERS = frozenset({"openai", "anthropic"})
-"""Providers, and whoever speaks like them at an address of the author's own, that are called directly."""
+from perdure.activities.models.providers import Provider
 
 _ADDRESS = frozenset({"api_base", "base_url", "api_key"})
 
@@ -55,6 +54,8 @@ _EXTRA = frozenset({"extra_headers", "extra_body"})
 
 _OURS = frozenset({"model", "messages", "tools", "response_format", "timeout", "num_retries", "max_retries"})
 
+_TAKEN = _OURS | _ADDRESS | _SETTINGS | _EXTRA
+
 
 @dataclass(frozen=True)
 class Request:
@@ -67,40 +68,46 @@ class Request:
 
 def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
     """The request of a call, by the arguments of litellm's; None if the call needs litellm."""
-    provider, _, name = str(arguments["model"]).partition("/")
-    if provider not in PROVIDERS or not arguments.keys() <= _OURS | _ADDRESS | _SETTINGS | _EXTRA or _is_changed():
+    prefix, _, name = str(arguments["model"]).partition("/")
+    provider = providers.PROVIDERS.get(prefix)
+    if provider is None or not arguments.keys() <= _TAKEN - provider.litellm_for or _is_changed():
         return None
-    if provider == "anthropic":
-        if "response_format" in arguments:  # litellm fits its schema
-            return None
-        url, headers = _to_anthropic(arguments)
-        body = messages.encode(_asked(name, arguments, streams=streams))
+    address, key = provider.address_of(arguments), provider.key_of(arguments)
+    if not address:  # litellm knows what is missing
+        return None
+    asked = _asked(provider, name, arguments, streams=streams)
+    headers: Mapping[str, str] = {"authorization": f"Bearer {key}"} if key else {}
+    if prefix == "anthropic":
+        url, headers, body = _messages_at(address), _headers_of_anthropic(key), messages.encode(asked)
+    elif prefix == "openai" and _speaks_responses(name, arguments, address):
+        url = f"{address}/responses"
+        body = responses.encode(replace(asked, model=name.removeprefix("responses/")))
     else:
-        address, headers = _to_openai(arguments)
-        if _speaks_responses(name, arguments):
-            url = f"{address}/responses"
-            body = responses.encode(_asked(name.removeprefix("responses/"), arguments, streams=streams))
-        else:
-            url = f"{address}/chat/completions"
-            body = chat.encode(_asked(name, arguments, streams=streams))
+        url, body = f"{address}/chat/completions", chat.encode(asked, asks_for_usage=provider.asks_for_usage)
     extra_body: Object = arguments.get("extra_body") or {}
     extra_headers: Mapping[str, str] = arguments.get("extra_headers") or {}
     own = {"content-type": "application/json", **headers}
     taken = {header.lower() for header in extra_headers}
     kept = {header: value for header, value in own.items() if header not in taken}
     return Request(
-        url, {**kept, **extra_headers, "accept-encoding": ENCODINGS}, json.dumps({**body, **extra_body}).encode()
+        url,
+        {**kept, **extra_headers, "accept-encoding": ENCODINGS},
+        json.dumps({**body, **provider.extra, **extra_body}).encode(),
     )
 
 
-def _asked(name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
+def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
     facts = facts_about(str(arguments["model"]))
+    settings = {provider.renamed.get(key, key): value for key, value in arguments.items() if key in _SETTINGS}
+    settings.pop("", None)
+    if settings.get("tool_choice") == "required":
+        settings["tool_choice"] = provider.required
     return Asked(
-        model=name,
+        model=name if "/" in name else f"{provider.model_prefix}{name}",
         messages=arguments["messages"],
         tools=arguments.get("tools") or (),
         output=arguments.get("response_format"),
-        settings={key: value for key, value in arguments.items() if key in _SETTINGS},
+        settings=settings,
         most_tokens=facts.get("max_output_tokens") or MOST_TOKENS,
         thinks_as_needed=facts["supports_adaptive_thinking"] is True
         if "supports_adaptive_thinking" in facts
@@ -138,7 +145,7 @@ _REASONS_WITH_TOOLS = (5, 4)
 """First version of GPT whose chat completions take no functions while it reasons. Source: OpenAI's refusals."""
 
 
-def _speaks_responses(name: str, arguments: Mapping[str, Any]) -> bool:
+def _speaks_responses(name: str, arguments: Mapping[str, Any], address: str) -> bool:
     """Whether a model of OpenAI's is asked for a response: it has nothing else, is told to, or needs it for tools.
 
     Behind an address of the author's own that is known of an effort that is asked for only.
@@ -149,7 +156,7 @@ def _speaks_responses(name: str, arguments: Mapping[str, Any]) -> bool:
     if version is None or not arguments.get("tools") or _effort_in(effort) == "none":
         return False
     is_new = (int(version["major"]), int(version["minor"] or 0)) >= _REASONS_WITH_TOOLS
-    host = urlsplit(_to_openai(arguments)[0]).hostname or ""
+    host = urlsplit(address).hostname or ""
     return is_new and (effort is not None or host == _OPENAI_HOST or host.endswith(f".{_OPENAI_HOST}"))
 
 
@@ -160,41 +167,26 @@ def _effort_in(effort: object) -> object:
 _OPENAI_HOST = "api.openai.com"
 
 
-def _first_of(names: Iterable[str]) -> str | None:
-    """The first of these variables of the environment that has a value."""
-    return next(filter(None, map(os.environ.get, names)), None)
-
-
-def _to_openai(arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """The address and the headers of a call of OpenAI, or of whoever speaks like it."""
-    given = arguments.get("base_url") or arguments.get("api_base")
-    address: str = given or _first_of(("OPENAI_BASE_URL", "OPENAI_API_BASE")) or f"https://{_OPENAI_HOST}/v1"
-    key = arguments.get("api_key") or _first_of(("OPENAI_API_KEY",))
-    return address.rstrip("/"), {"authorization": f"Bearer {key}"} if key else {}
-
-
 _MESSAGES = "/v1/messages"
 
 _OF_A_LOGIN = "sk-ant-oat"
 """Beginning of the tokens that Anthropic gives for a login, in place of a key."""
 
 
-def _to_anthropic(arguments: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """The URL and the headers of a call of Anthropic, or of whoever speaks like it."""
-    given = arguments.get("base_url") or arguments.get("api_base")
-    address: str = given or _first_of(("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")) or "https://api.anthropic.com"
-    if not address.endswith(_MESSAGES):
-        address = f"{address.rstrip('/').removesuffix('/v1')}{_MESSAGES}"
+def _messages_at(address: str) -> str:
+    """The URL of Anthropic's messages at an address, which may have a part of the path, or all of it."""
+    return address if address.endswith(_MESSAGES) else f"{address.removesuffix('/v1')}{_MESSAGES}"
+
+
+def _headers_of_anthropic(key: str) -> Mapping[str, str]:
+    """The headers of a call of Anthropic: with a key, or with the token of a login."""
     headers = {"anthropic-version": "2023-06-01"}
-    key: str | None = arguments.get("api_key") or _first_of(("ANTHROPIC_API_KEY",))
-    token = None if key else _first_of(("ANTHROPIC_AUTH_TOKEN",))
-    if key and key.startswith(_OF_A_LOGIN):
+    token = "" if key else os.environ.get("ANTHROPIC_AUTH_TOKEN", "")
+    if key.startswith(_OF_A_LOGIN):
         token, headers["anthropic-beta"] = key, "oauth-2025-04-20"
     if token:
-        headers["authorization"] = f"Bearer {token}"
-    elif key:
-        headers["x-api-key"] = key
-    return address, headers
+        return {**headers, "authorization": f"Bearer {token}"}
+    return {**headers, "x-api-key": key} if key else headers
 
 
 async def send(request: Request, exchange: Exchange, silence: float) -> int:

@@ -13,7 +13,7 @@ import pydantic
 
 import perdure
 from perdure import Agent, StdioServerConfig, libraries, tool
-from perdure.activities.models import litellm_call, provider_door
+from perdure.activities.models import litellm_call, providers
 from perdure.activities.models.failures import facts_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.failures import classify
@@ -74,9 +74,9 @@ async def mcp_call() -> None:
 
 async def guard() -> None:
     """No redirect is followed, nothing is repeated, no flood is read, on both wires and through both doors."""
-    direct = provider_door.PROVIDERS
-    for doors in (direct, frozenset[str]()):
-        provider_door.PROVIDERS = doors
+    direct = providers.PROVIDERS
+    for doors in (direct, {}):
+        providers.PROVIDERS = doors
         for model in ("openai/scripted", "anthropic/scripted"):
             async with ScriptedProvider(always=faults.status(500)) as other:
                 redirect = faults.status(307, headers={"location": other.anthropic_url})
@@ -88,7 +88,7 @@ async def guard() -> None:
                 await met(model, faults.status(200, body='{"a": "' + "x" * 33_000_000 + '"}')),
                 ("llm.invalid_response", 1),
             )
-    provider_door.PROVIDERS = direct
+    providers.PROVIDERS = direct
 
 
 async def met(model: str, fault: Fault) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call, provider_door
+from perdure.activities.models import litellm_call, providers
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.litellm_call import Answer
 from perdure.activities.models.provider_reading import HttpReply, receive
@@ -162,7 +162,7 @@ async def test_an_answer_is_the_same_whole_and_streamed(name: str) -> None:
 async def test_litellms_door_gives_the_same_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sample = SAMPLES[name]
     directly, _ = await asked(sample, packets_of(sample.frames, "an event"), Sink())
-    monkeypatch.setattr(provider_door, "PROVIDERS", frozenset())
+    monkeypatch.setattr(providers, "PROVIDERS", {})
     for packets in (None, packets_of(sample.frames, "an event")):
         got, requests = await asked(sample, packets, None if packets is None else Sink())
         assert (got, requests) == (directly, 1)

@@ -15,7 +15,7 @@ OF_TOOLS = frozenset({"tool_choice", "parallel_tool_calls"})
 """Settings that OpenAI and vLLM refuse in a request without tools."""
 
 
-def encode(asked: Asked) -> Object:
+def encode(asked: Asked, *, asks_for_usage: bool = True) -> Object:
     """The body of a request.
 
     OpenAI's models that reason refuse ``max_tokens``. Source: OpenAI's reference of chat completions.
@@ -33,10 +33,16 @@ def encode(asked: Asked) -> Object:
     if asked.output is not None:
         body["response_format"] = asked.output
     if asked.streams:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        body["stream"] = True
+    if asked.streams and asks_for_usage:
+        body["stream_options"] = {"include_usage": True}
     return body
 
 
 def _message(message: Object) -> Object:
-    """A message; a field that is null is left out, since some servers do not take it."""
-    return {name: part for name, part in without_own_fields(message).items() if part is not None}
+    """A message; a field that is null is left out, since some servers do not take it. A mark stands in its content."""
+    sent: Object = {name: part for name, part in without_own_fields(message).items() if part is not None}
+    mark, content = sent.pop("cache_control", None), sent.get("content")
+    if mark is not None and isinstance(content, str):
+        sent["content"] = [{"type": "text", "text": content, "cache_control": mark}]
+    return sent

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call, provider_door
+from perdure.activities.models import litellm_call, providers
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.litellm_call import Answer
 from perdure.contracts.agents import AgentDefinition
@@ -68,7 +68,7 @@ def take(way: Way, environment: pytest.MonkeyPatch) -> None:
     """Let calls go this way, with a key, and wait out any silence that a busy machine makes."""
     environment.setenv("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", str(way is not Way.SDK).lower())
     if not way.is_direct:
-        environment.setattr(provider_door, "PROVIDERS", frozenset())
+        environment.setattr(providers, "PROVIDERS", {})
     environment.setenv("OPENAI_API_KEY", KEY)
     environment.setenv("ANTHROPIC_API_KEY", KEY)
     environment.setattr(litellm_call, "SILENCE_SECONDS", LONG_SILENCE)

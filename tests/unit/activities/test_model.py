@@ -20,10 +20,10 @@ SWITCH = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
 
 ONE_CALL = """
 import asyncio
-from perdure.activities.models import provider_door
+from perdure.activities.models import providers
 from perdure.activities.models.litellm_call import complete
 from perdure.contracts.agents import AgentDefinition
-provider_door.PROVIDERS = frozenset()  # as for a provider that is called through litellm
+providers.PROVIDERS = {}  # as for a provider that is called through litellm
 agent = AgentDefinition(name="a", model="openai/scripted")
 print(asyncio.run(complete(agent, [{"role": "user", "content": "hi"}])).text)
 """

@@ -1,88 +1,133 @@
-"""What one provider is sent of a conversation: marks for its cache, and nothing that it refuses."""
+"""The table of providers: each row is called, with the address, the key and the request that litellm would have."""
 
-import copy
+import itertools
+import json
 from typing import Any
 
+import litellm
 import pytest
 
-from perdure.activities.models.litellm_call import complete
-from perdure.activities.models.provider_messages import add_cache_marks
+from perdure.activities.models import litellm_call, provider_door, providers
+from perdure.activities.models.providers import PROVIDERS
+from perdure.activities.models.wires.reply import Silent
 from perdure.contracts.agents import AgentDefinition
-from perdure.testing import Script, ScriptedProvider, say
+from perdure.contracts.tools import ToolDeclaration
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 
-MARK = {"type": "ephemeral"}
+Json = Any
 
-CONVERSATION: list[dict[str, Any]] = [
+OTHERS = [name for name in PROVIDERS if name not in {"openai", "anthropic"}]
+
+TOOL = ToolDeclaration(
+    name="pay",
+    description="Pay.",
+    reference="t:pay",
+    parameters={"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]},
+)
+CALL = {"id": "call1ab2c", "type": "function", "function": {"name": "pay", "arguments": '{"amount": 1}'}}
+CONVERSATION: Json = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "one"},
-    {"role": "assistant", "content": "first"},
-    {"role": "user", "content": "two"},
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
-    },
-    {"role": "tool", "tool_call_id": "call_1", "content": "nothing"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call1ab2c", "content": "ok"},
+    {"role": "assistant", "content": "paid"},
+    {"role": "user", "content": "and now?"},
 ]
+SETTINGS: dict[str, dict[str, Json]] = {
+    "none": {},
+    "usual": {"temperature": 1, "max_tokens": 100, "top_p": 0.9},
+    "any tool": {"tool_choice": "required"},
+    "one tool": {"tool_choice": {"type": "function", "function": {"name": "pay"}}},
+    "a body": {"extra_body": {"own": 1}},
+}
 
 
-async def sent(definition: AgentDefinition, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The body of the request over HTTP."""
-    script = Script(replies=(say("?"), say("?"), say("done")))
-    async with ScriptedProvider(script) as provider:
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-scripted-0123456789")
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted-0123456789")
-        monkeypatch.setenv("ANTHROPIC_API_BASE", provider.anthropic_url)
-        monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
-        before = copy.deepcopy(CONVERSATION)
-        await complete(definition, CONVERSATION)
-        assert before == CONVERSATION
-        return provider.requests[0].body
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of a provider is set."""
+    for row in PROVIDERS.values():
+        for name in (*row.keys, *row.addresses):
+            monkeypatch.delenv(name, raising=False)
 
 
-async def test_anthropic_keeps_the_system_prompt_and_the_last_two_messages_that_are_no_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    body = await sent(AgentDefinition(name="a", model="anthropic/claude-x"), monkeypatch)
-    assert body["system"] == [{"type": "text", "text": "Be brief.", "cache_control": MARK}]
-    blocks = [block for message in body["messages"] for block in message["content"]]
-    assert [(block["type"], "cache_control" in block) for block in blocks] == [
-        ("text", False),
-        ("text", False),
-        ("text", True),
-        ("tool_use", False),
-        ("tool_result", True),
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_row_has_the_address_and_the_key_of_litellms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-14: who knows litellm's variables sets the same ones."""
+    row = PROVIDERS[name]
+    _, _, _, address = litellm.get_llm_provider(f"{name}/some-model")
+    assert row.address_of({}) == (address or row.address).rstrip("/")
+    for variable in row.keys:
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "sk-own")
+            _, _, key, _ = litellm.get_llm_provider(f"{name}/some-model")
+            assert row.key_of({}) == "sk-own"
+            assert key in {"sk-own", None}  # None: litellm finds it later
+    for variable in row.addresses:
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "https://own.example/v1/")
+            assert row.address_of({}) == "https://own.example/v1"
+
+
+def pay_first(request: ChatRequest) -> Reply:
+    return call(("pay", {"amount": 2})) if len(request.messages) == 2 else say("done")
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_every_row_is_called_directly(name: str, streams: bool) -> None:
+    """S-15: calls and texts come back from each, whole and streamed, and litellm is not asked."""
+    async with ScriptedProvider(pay_first) as provider:
+        base = provider.anthropic_url if name == "anthropic" else provider.url
+        params: Json = {"api_base": base, "api_key": "sk-scripted-0123456789"}
+        agent = AgentDefinition(
+            name="t", model=f"{name}/some-model", tools=(TOOL,), tool_mode="api", generate_params=params
+        )
+        arguments: Json = {"model": agent.model, "messages": CONVERSATION, **params}
+        assert provider_door.prepare(arguments, streams=streams) is not None
+        shown = Silent() if streams else None
+        first = await litellm_call.complete(agent, [CONVERSATION[0], CONVERSATION[1]], shown=shown)
+        second = await litellm_call.complete(agent, CONVERSATION, shown=shown)
+        assert [(one.name, json.loads(one.arguments)) for one in first.calls] == [("pay", {"amount": 2})]
+        assert second.text == "done"
+        assert [request.request.stream for request in provider.requests] == [streams, streams]
+
+
+WITHOUT_TOOLS = {"perplexity", "sambanova"}
+"""Providers for which litellm takes no tools, of a model that it does not know."""
+
+UNSAID = {"max_retries"}
+"""Fields that litellm sends by mistake."""
+
+
+async def sent(name: str, settings: dict[str, Json], *, streams: bool) -> Json:
+    """The body that arrives."""
+    tools = () if name in WITHOUT_TOOLS else (TOOL,)
+    async with ScriptedProvider(lambda _: say("hello")) as provider:
+        params = {**settings, "api_base": provider.url, "api_key": "sk-scripted-0123456789"}
+        agent = AgentDefinition(
+            name="t", model=f"{name}/some-model", tools=tools, tool_mode="api", generate_params=params
+        )
+        await litellm_call.complete(agent, json.loads(json.dumps(CONVERSATION)), shown=Silent() if streams else None)
+        (request,) = provider.requests
+        body: Json = request.body
+        return {field: value for field, value in body.items() if field not in UNSAID}
+
+
+def pairs() -> list[Json]:
+    """Rows and settings that litellm sends as well; the fast lane has each row with one of them."""
+    return [
+        pytest.param(name, settings, marks=[] if settings == "usual" else [pytest.mark.deep])
+        for name, settings in itertools.product(OTHERS, SETTINGS)
+        if "tool" not in settings or name not in {*WITHOUT_TOOLS, "deepinfra", "fireworks_ai"}
     ]
 
 
-@pytest.mark.parametrize(
-    "definition",
-    [
-        AgentDefinition(name="a", model="anthropic/claude-x", cache="off"),
-        AgentDefinition(name="a", model="openai/scripted"),
-    ],
-    ids=["off", "another provider"],
-)
-async def test_nothing_is_marked_elsewhere(definition: AgentDefinition, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "cache_control" not in str(await sent(definition, monkeypatch))
-
-
-def test_an_empty_text_is_not_marked() -> None:
-    """Anthropic refuses the mark on it."""
-    messages: list[Any] = [{"role": "user", "content": "a"}, {"role": "tool", "tool_call_id": "1", "content": " "}]
-    assert add_cache_marks(AgentDefinition(name="a", model="anthropic/x"), messages)[1] == messages[1]
-
-
-@pytest.mark.parametrize(
-    ("model", "takes"),
-    [
-        ("bedrock/anthropic.claude-x", True),
-        ("vertex_ai/claude-x", True),
-        ("openrouter/anthropic/claude-x", True),
-        ("vertex_ai/gemini-x", False),
-        ("mistral/x", False),
-    ],
-)
-def test_marks_are_for_models_of_anthropic_wherever_they_run(model: str, takes: bool) -> None:
-    messages: list[Any] = [{"role": "user", "content": "a"}]
-    assert (add_cache_marks(AgentDefinition(name="a", model=model), messages) != messages) is takes
+@pytest.mark.parametrize(("name", "settings"), pairs())
+async def test_a_row_is_sent_what_litellm_would_send(name: str, settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What litellm refuses by its own list is left to the provider."""
+    for streams in (False, True):
+        ours = await sent(name, SETTINGS[settings], streams=streams)
+        with monkeypatch.context() as environment:
+            environment.setattr(providers, "PROVIDERS", {})
+            theirs = await sent(name, SETTINGS[settings], streams=streams)
+        assert ours == theirs

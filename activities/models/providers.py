@@ -1,0 +1,147 @@
+"""Providers that are called directly: a row for each prefix of a model's name.
+
+A row says where a provider answers, where its key and another address come from, and how its requests differ from
+OpenAI's chat completions, which all but Anthropic take. Sources: the providers' references, and litellm's addresses
+and variables, which the tests compare. A provider without a row is called through litellm.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A provider, or a kind of server at an address of the author's own.
+
+    Attributes:
+        address: Its address, without the path of a request; empty if each author has another.
+        keys: Variables of its key, the first that is set; a server of the author's own may want none.
+        addresses: Variables of another address, the first that is set.
+        renamed: Settings that have another name there; those without one are left out.
+        required: Its word for the choice of any tool.
+        model_prefix: Beginning that the names of its models have there, and may lack here.
+        litellm_for: Settings that litellm translates for it; a call with one goes through litellm.
+        asks_for_usage: Whether it is asked for the usage of a stream; the others tell it unasked, or refuse.
+        extra: Fields that each of its requests has.
+    """
+
+    address: str
+    keys: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])
+    required: str = "required"
+    model_prefix: str = ""
+    litellm_for: frozenset[str] = frozenset()
+    asks_for_usage: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def address_of(self, settings: Mapping[str, Any]) -> str:
+        """The address of a call; empty if nobody has said it."""
+        given = settings.get("base_url") or settings.get("api_base")
+        return str(given or _first_of(self.addresses) or self.address).rstrip("/")
+
+    def key_of(self, settings: Mapping[str, Any]) -> str:
+        """The key of a call; empty without one."""
+        return str(settings.get("api_key") or _first_of(self.keys))
+
+
+def _first_of(names: Iterable[str]) -> str:
+    """The first of these variables of the environment that has a value."""
+    return next(filter(None, map(os.environ.get, names)), "")
+
+
+_TRANSLATED = frozenset({"reasoning_effort", "thinking", "response_format"})
+_TAKES_EFFORT = _TRANSLATED - {"reasoning_effort"}
+_OLD_CEILING = {"max_completion_tokens": "max_tokens"}
+
+
+def _compatible(name: str, address: str, **more: Any) -> Provider:  # noqa: ANN401 - of a provider
+    """A provider that speaks like OpenAI, with the usual names of its variables."""
+    usual = Provider(address, (f"{name}_API_KEY",), (f"{name}_API_BASE",), litellm_for=_TRANSLATED)
+    return replace(usual, **more)
+
+
+OPENAI = Provider(
+    "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), addresses=("OPENAI_BASE_URL", "OPENAI_API_BASE")
+)
+
+ANTHROPIC = Provider(
+    "https://api.anthropic.com",
+    keys=("ANTHROPIC_API_KEY",),
+    addresses=("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"),
+    litellm_for=frozenset({"response_format"}),
+)
+
+PROVIDERS: Mapping[str, Provider] = {
+    "openai": OPENAI,
+    "anthropic": ANTHROPIC,
+    "cerebras": _compatible("CEREBRAS", "https://api.cerebras.ai/v1", renamed=_OLD_CEILING, asks_for_usage=False),
+    "dashscope": _compatible(
+        "DASHSCOPE", "https://dashscope.aliyuncs.com/compatible-mode/v1", litellm_for=_TAKES_EFFORT
+    ),
+    "deepinfra": _compatible(
+        "DEEPINFRA", "https://api.deepinfra.com/v1/openai", renamed=_OLD_CEILING, asks_for_usage=False
+    ),
+    "deepseek": _compatible("DEEPSEEK", "https://api.deepseek.com/beta", renamed=_OLD_CEILING),
+    "fireworks_ai": _compatible(
+        "FIREWORKS",
+        "https://api.fireworks.ai/inference/v1",
+        keys=("FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY", "FIREWORKSAI_API_KEY", "FIREWORKS_AI_TOKEN"),
+        renamed=_OLD_CEILING,
+        required="any",
+        model_prefix="accounts/fireworks/models/",
+    ),
+    "groq": _compatible("GROQ", "https://api.groq.com/openai/v1", renamed=_OLD_CEILING),
+    "hosted_vllm": _compatible("HOSTED_VLLM", "", litellm_for=_TAKES_EFFORT),
+    "hyperbolic": _compatible("HYPERBOLIC", "https://api.hyperbolic.xyz/v1", asks_for_usage=False),
+    "litellm_proxy": _compatible("LITELLM_PROXY", "", litellm_for=_TAKES_EFFORT),
+    "llamafile": _compatible("LLAMAFILE", "http://127.0.0.1:8080/v1"),
+    "lm_studio": _compatible("LM_STUDIO", ""),
+    "mistral": _compatible(
+        "MISTRAL",
+        "https://api.mistral.ai/v1",
+        renamed={**_OLD_CEILING, "seed": "random_seed", "user": ""},
+        required="any",
+        asks_for_usage=False,
+    ),
+    "moonshot": _compatible(
+        "MOONSHOT",
+        "https://api.moonshot.ai/v1",
+        renamed=_OLD_CEILING,
+        litellm_for=_TRANSLATED | {"tool_choice"},  # which it has no word for, so that litellm writes a message
+    ),
+    "nebius": _compatible("NEBIUS", "https://api.studio.nebius.ai/v1", renamed=_OLD_CEILING),
+    "novita": _compatible("NOVITA", "https://api.novita.ai/v3/openai"),
+    "nvidia_nim": _compatible(
+        "NVIDIA_NIM", "https://integrate.api.nvidia.com/v1", renamed=_OLD_CEILING, asks_for_usage=False
+    ),
+    "openrouter": _compatible(
+        "OPENROUTER",
+        "https://openrouter.ai/api/v1",
+        litellm_for=_TAKES_EFFORT,
+        extra={"usage": {"include": True}},
+    ),
+    "perplexity": _compatible(
+        "PERPLEXITY",
+        "https://api.perplexity.ai",
+        keys=("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
+        asks_for_usage=False,
+    ),
+    "sambanova": _compatible("SAMBANOVA", "https://api.sambanova.ai/v1"),
+    "together_ai": _compatible(
+        "TOGETHER_AI",
+        "https://api.together.ai/v1",
+        keys=("TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_TOKEN"),
+        renamed=_OLD_CEILING,
+    ),
+    "vercel_ai_gateway": _compatible(
+        "VERCEL_AI_GATEWAY",
+        "https://ai-gateway.vercel.sh/v1",
+        keys=("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
+    ),
+    "xai": _compatible("XAI", "https://api.x.ai/v1", renamed=_OLD_CEILING),
+    "zai": _compatible("ZAI", "https://api.z.ai/api/paas/v4", renamed=_OLD_CEILING),
+}
+"""Every row, by its prefix."""
