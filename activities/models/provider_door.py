@@ -13,16 +13,17 @@ import urllib.request
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import httpx
 import litellm
+import yarl
 from aiohttp.client_proto import ResponseHandler
 from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # pyright: ignore[reportMissingTypeStubs]
 
-from perdure.activities.models import providers
-from perdure.activities.models.encoders import Asked, chat, messages, responses
+from perdure.activities.models import bedrock, providers
+from perdure.activities.models.encoders import Asked, chat, converse, gemini, messages, responses
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.provider_http import ENCODINGS, Exchange, exchange_with, stand_in, to_reply
 from perdure.activities.models.provider_reading import HttpReply
@@ -70,8 +71,12 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
     """The request of a call, by the arguments of litellm's; None if the call needs litellm."""
     prefix, _, name = str(arguments["model"]).partition("/")
     provider = providers.PROVIDERS.get(prefix)
-    if provider is None or not arguments.keys() <= _TAKEN - provider.litellm_for or _is_changed():
+    if provider is None or _is_changed():
         return None
+    if not arguments.keys() <= (_TAKEN | provider.own) - provider.litellm_for:
+        return None
+    if prefix == "bedrock":
+        return _to_bedrock(provider, bedrock.model_of(name), arguments, streams=streams)
     address, key = provider.address_of(arguments), provider.key_of(arguments)
     if not address:  # litellm knows what is missing
         return None
@@ -79,6 +84,9 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
     headers: Mapping[str, str] = {"authorization": f"Bearer {key}"} if key else {}
     if prefix == "anthropic":
         url, headers, body = _messages_at(address), _headers_of_anthropic(key), messages.encode(asked)
+    elif prefix == "gemini":
+        url = f"{address}/models/{quote(name)}:{'streamGenerateContent?alt=sse' if streams else 'generateContent'}"
+        headers, body = {"x-goog-api-key": key} if key else {}, gemini.encode(asked)
     elif prefix == "openai" and _speaks_responses(name, arguments, address):
         url = f"{address}/responses"
         body = responses.encode(replace(asked, model=name.removeprefix("responses/")))
@@ -94,6 +102,16 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
         {**kept, **extra_headers, "accept-encoding": ENCODINGS},
         json.dumps({**body, **provider.extra, **extra_body}).encode(),
     )
+
+
+def _to_bedrock(provider: Provider, model: str, arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
+    """The signed request of a call of Bedrock."""
+    if not model or "extra_headers" in arguments:
+        return None
+    body = {**converse.encode(_asked(provider, model, arguments, streams=streams)), **arguments.get("extra_body", {})}
+    url, data = bedrock.url_of(model, arguments, streams=streams), json.dumps(body).encode()
+    headers = bedrock.sign(url, data, arguments)
+    return None if headers is None else Request(url, {**headers, "accept-encoding": ENCODINGS}, data)
 
 
 def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
@@ -211,7 +229,7 @@ async def send(request: Request, exchange: Exchange, silence: float) -> int:
             )
         session = await _session()
         response = await session.post(
-            request.url,
+            yarl.URL(request.url, encoded=True),  # as it was signed
             data=request.body,
             headers=request.headers,
             allow_redirects=False,

@@ -1,14 +1,16 @@
 """Providers that are called directly: a row for each prefix of a model's name.
 
 A row says where a provider answers, where its key and another address come from, and how its requests differ from
-OpenAI's chat completions, which all but Anthropic take. Sources: the providers' references, and litellm's addresses
-and variables, which the tests compare. A provider without a row is called through litellm.
+OpenAI's chat completions, which all but three take. Sources: the providers' references, and litellm's addresses and
+variables, which the tests compare. A provider without a row is called through litellm.
 """
 
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from perdure.activities.models import bedrock
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Provider:
         litellm_for: Settings that litellm translates for it; a call with one goes through litellm.
         asks_for_usage: Whether it is asked for the usage of a stream; the others tell it unasked, or refuse.
         extra: Fields that each of its requests has.
+        own: Settings that only it has, of where its calls go.
     """
 
     address: str
@@ -36,6 +39,7 @@ class Provider:
     litellm_for: frozenset[str] = frozenset()
     asks_for_usage: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    own: frozenset[str] = frozenset()
 
     def address_of(self, settings: Mapping[str, Any]) -> str:
         """The address of a call; empty if nobody has said it."""
@@ -74,9 +78,20 @@ ANTHROPIC = Provider(
     litellm_for=frozenset({"response_format"}),
 )
 
+GEMINI = Provider(
+    "https://generativelanguage.googleapis.com/v1beta",
+    keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    addresses=("GEMINI_API_BASE",),
+    renamed={"parallel_tool_calls": "", "user": ""},
+    litellm_for=_TRANSLATED,
+)
+
+BEDROCK = Provider("", renamed={"user": ""}, litellm_for=_TRANSLATED, own=bedrock.SETTINGS)
+
 PROVIDERS: Mapping[str, Provider] = {
     "openai": OPENAI,
     "anthropic": ANTHROPIC,
+    "bedrock": BEDROCK,
     "cerebras": _compatible("CEREBRAS", "https://api.cerebras.ai/v1", renamed=_OLD_CEILING, asks_for_usage=False),
     "dashscope": _compatible(
         "DASHSCOPE", "https://dashscope.aliyuncs.com/compatible-mode/v1", litellm_for=_TAKES_EFFORT
@@ -93,6 +108,7 @@ PROVIDERS: Mapping[str, Provider] = {
         required="any",
         model_prefix="accounts/fireworks/models/",
     ),
+    "gemini": GEMINI,
     "groq": _compatible("GROQ", "https://api.groq.com/openai/v1", renamed=_OLD_CEILING),
     "hosted_vllm": _compatible("HOSTED_VLLM", "", litellm_for=_TAKES_EFFORT),
     "hyperbolic": _compatible("HYPERBOLIC", "https://api.hyperbolic.xyz/v1", asks_for_usage=False),

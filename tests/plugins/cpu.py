@@ -1,7 +1,8 @@
 """The CPU seconds of each test file, with those of every process that it starts; a folder far above its budget is told.
 
 A machine that is busy with other work makes a test slower, but hardly dearer. So the budgets of tests/cpu_budget.toml
-are seconds of CPU, and a run that passes one says so at its end; it never fails by it. ``--cpu FILE`` writes the table.
+are seconds of CPU, and a run of the fast lane that passes one says so at its end; it never fails by it. ``--cpu FILE``
+writes the table.
 What a fixture of the session costs counts for the file that first needs it.
 """
 
@@ -106,8 +107,9 @@ class Meter:
             self._next("")
         if given := self._config.getoption("--cpu"):
             Path(given).write_text(table(self.files), encoding="utf-8")
-        for line in too_dear(self.files, read_budgets()):
-            terminalreporter.write_line(line, yellow=True)
+        if self._config.getoption("-m") == "not deep":  # the deep lane waits more than it works
+            for line in too_dear(self.files, read_budgets()):
+                terminalreporter.write_line(line, yellow=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -42,7 +42,7 @@ def encode(asked: Asked) -> Object:
         body["system"] = cast("JsonValue", system)
     if asked.tools:
         body["tools"] = [cast("JsonValue", _tool(to_object(tool.get("function")))) for tool in asked.tools]
-    elif gone := _names_of_calls(asked.messages):
+    elif gone := names_of_calls(asked.messages):
         body["tools"] = [_GONE | {"name": name} for name in gone]
         body["tool_choice"] = {"type": "none"}
     if asked.streams:
@@ -53,7 +53,8 @@ def encode(asked: Asked) -> Object:
 _GONE: Object = {"description": "Not there any more.", "input_schema": {"type": "object", "properties": {}}}
 
 
-def _names_of_calls(messages: Iterable[WireMessage]) -> list[str]:
+def names_of_calls(messages: Iterable[WireMessage]) -> list[str]:
+    """The tools that a conversation has calls of, each once."""
     calls = (call for message in messages for call in to_objects(message.get("tool_calls")))
     return list(dict.fromkeys(to_text(to_object(call.get("function")).get("name")) for call in calls))
 
@@ -75,7 +76,7 @@ def _settings(asked: Asked) -> Object:
         effort = effort.get("effort")
     if effort is not None:
         named |= _thinking(to_text(effort), most, thinks_as_needed=asked.thinks_as_needed)
-    choice = _choice(settings.pop("tool_choice", None), settings.pop("parallel_tool_calls", None))
+    choice = choose(settings.pop("tool_choice", None), settings.pop("parallel_tool_calls", None))
     if choice and asked.tools:
         named["tool_choice"] = choice
     return {**named, **settings}
@@ -94,7 +95,7 @@ def _thinking(effort: str, most: JsonValue, *, thinks_as_needed: bool) -> Object
     return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= LEAST_BUDGET else {}
 
 
-def _choice(choice: JsonValue, parallel: JsonValue) -> Object:
+def choose(choice: JsonValue, parallel: JsonValue) -> Object:
     """The choice of tools; empty if the author says nothing about it."""
     given = to_object(choice)
     name = to_object(given.get("function")).get("name")
@@ -146,19 +147,29 @@ def _result(message: WireMessage) -> Object:
 
 def _answer(message: WireMessage) -> Iterator[Object]:
     """The blocks of an answer, with its thinking where it stood."""
+    for kind, block in with_thinking(message, cast("list[JsonValue]", _blocks(message.get("content")))):
+        if kind != "call":
+            yield to_object(block)
+            continue
+        call = to_object(block)
+        function = to_object(call.get("function"))
+        given = _input(to_text(function.get("arguments")))
+        yield {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given}
+
+
+def with_thinking(message: WireMessage, contents: Sequence[JsonValue]) -> Iterator[tuple[str, JsonValue]]:
+    """The parts of an answer in their order: each with its kind, which is ``thinking``, ``content`` or ``call``."""
     thinking = to_objects(message.get("thinking_blocks"))
     given = message.get(PLACES)
     places = given if isinstance(given, list) else [0] * len(thinking)
     placed = [*zip(thinking, places, strict=False)]
     calls = to_objects(message.get("tool_calls"))
-    yield from (block for block, place in placed if not place)
-    yield from _blocks(message.get("content"))
+    yield from (("thinking", block) for block, place in placed if not place)
+    yield from (("content", block) for block in contents)
     for number, call in enumerate(calls, start=1):
-        function = to_object(call.get("function"))
-        given = _input(to_text(function.get("arguments")))
-        yield {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given}
-        yield from (block for block, place in placed if place == number)
-    yield from (block for block, place in placed if isinstance(place, int) and place > len(calls))
+        yield "call", call
+        yield from (("thinking", block) for block, place in placed if place == number)
+    yield from (("thinking", block) for block, place in placed if isinstance(place, int) and place > len(calls))
 
 
 def _input(arguments: str) -> JsonValue:

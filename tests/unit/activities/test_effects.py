@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -234,6 +235,22 @@ async def test_a_reconciler_has_the_time_out_of_the_tool(ledger: Ledger, reconci
     verdict = await ledger.after_a_loss(search(reconcile, timeout=timedelta(milliseconds=50)))
 
     assert verdict.told == f"{LOST}: {CHECK}ToolTimeoutError: it took longer than 0.05 s{ADVICE}"
+
+
+async def test_a_body_that_looks_at_its_flag_ends_with_its_time(ledger: Ledger) -> None:
+    """S-25: a thread cannot be ended from outside; the flag tells its body."""
+    left = threading.Event()
+
+    def polls(query: str, context: ToolContext) -> Any:
+        for _ in range(3_000):
+            if context.cancelled:
+                left.set()
+                break
+            threading.Event().wait(0.01)
+        return DidNotHappen()
+
+    await ledger.after_a_loss(search(polls, timeout=timedelta(milliseconds=50)))
+    assert await asyncio.to_thread(left.wait, 30)
 
 
 async def cancels_itself(query: str) -> Any:
