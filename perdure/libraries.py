@@ -100,10 +100,11 @@ NAMES: tuple[Name, ...] = (
     Name("mcp", "mcp.shared.jsonrpc_dispatcher", "JSONRPCDispatcher", sets=("_next_id",)),
     Name("mcp", "mcp.client.session", "ClientSession", sets=("_dispatcher",)),
     Name("mcp", "mcp.client.session", "ClientSession._absorb_tool_listing", ("result", "complete")),
-    Name("litellm", "litellm._internal_context", "is_internal_call"),
-    Name("litellm", "litellm.llms.custom_httpx.http_handler", "get_ssl_configuration", ("ssl_verify",)),
 )
-"""Every such name, and public ones of litellm that its releases move."""
+"""Every such name but litellm's, which is imported by few."""
+
+OF_LITELLM = (Name("litellm", "litellm._internal_context", "is_internal_call"),)
+"""Names of litellm's, compared when it is imported."""
 
 
 class LibraryMismatchError(Exception):

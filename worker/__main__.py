@@ -81,7 +81,7 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     try:
         check_libraries()
         with refuse_misfits():
-            from perdure.worker.app import run  # noqa: PLC0415 - loads litellm, which takes seconds
+            from perdure.worker.app import run  # noqa: PLC0415 - loads what activities need, which takes a second
 
         uvloop.run(run(settings, agents, loaded.registered))
     except (

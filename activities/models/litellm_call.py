@@ -1,30 +1,30 @@
-"""One call of a model, through litellm: its arguments, its door, its answer and what it costs.
+"""One call of a model: its arguments, its door, its answer and what it costs.
 
-A call of a common wire goes through ``provider_door``, any other through ``litellm_door``. Behind both,
-``provider_reading`` reads the answer. litellm takes seconds to import and does much unasked, so ``perdure.activities``
-sets its environment variables first, and a worker imports this once before it polls.
+A call of a provider that perdure knows goes through ``provider_door``, any other through ``litellm_door``. Behind both,
+``provider_reading`` reads the answer. litellm takes seconds to import, so that only a call that needs it does that.
+
+Long, because the arguments of a call, its exchange and the judgement of its answer are read together.
 """
 
 import asyncio
 import contextlib
 import functools
+import importlib
 import json
 import logging
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, cast
 
-import litellm
-
 from perdure.activities.faults import MISTAKES, mark_answered
-from perdure.activities.models import litellm_door, provider_door
+from perdure.activities.models import provider_door, providers
 from perdure.activities.models.estimates import fill_counts, usage_of
 from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
 from perdure.activities.models.limits import FORMS, TOOL_LIMITS, WHOLE_ONLY, Form
-from perdure.activities.models.litellm_patches import quiet, skip_logging
 from perdure.activities.models.provider_http import guard_exchange, stand_in
 from perdure.activities.models.provider_messages import as_sent
 from perdure.activities.models.provider_reading import show_answer
@@ -53,8 +53,6 @@ from perdure.llm.tool_schemas import ShownTools
 SILENCE_SECONDS = 600.0
 """litellm's timeout, which bounds a silence. Constant, because litellm makes an HTTP client for each value."""
 
-
-quiet()
 
 logger = logging.getLogger("perdure.worker")
 
@@ -95,27 +93,27 @@ class Answer:
 NOWHERE = "http://127.0.0.1:9/v1"
 """The discard port of this machine: nothing listens there."""
 
-WARMED = frozenset({"openai", "anthropic"})
-"""Providers whose address can be given with a call, so that a call to nowhere stays on this machine."""
+_LITELLM_DOOR = "perdure.activities.models.litellm_door"
+
+
+async def load_litellm() -> Any:  # noqa: ANN401 - a module
+    """The door to every provider that perdure does not know; the first call imports litellm, on a thread."""
+    loaded = sys.modules.get(_LITELLM_DOOR)
+    return loaded if loaded is not None else await asyncio.to_thread(importlib.import_module, _LITELLM_DOOR)
+
+
+def _is_known(model: str) -> bool:
+    return model.partition("/")[0] in providers.PROVIDERS
 
 
 async def warm_up(models: Iterable[str]) -> None:
-    """Pay for each provider's first call before the worker polls: it builds clients and blocks the event loop.
+    """Import litellm before the worker polls, if one of its models is called through it.
 
-    The call goes to a closed port and fails; litellm has then loaded what the first real call needs.
+    Raises:
+        LibraryMismatchError: litellm is not as perdure expects it.
     """
-    for provider in sorted(WARMED & {model.partition("/")[0] for model in models}):
-        with contextlib.suppress(Exception):
-            await litellm.acompletion(
-                model=f"{provider}/warm-up",
-                messages=[{"role": "user", "content": "warm-up"}],
-                tools=[{"type": "function", "function": {"name": "warm_up", "parameters": {"type": "object"}}}],
-                api_base=NOWHERE,
-                api_key="warm-up",
-                timeout=SILENCE_SECONDS,
-                num_retries=0,
-                max_retries=0,
-            )
+    if not all(map(_is_known, models)):
+        await load_litellm()
 
 
 class PromptAssemblyError(Exception):
@@ -146,10 +144,16 @@ class MissingKeyError(Exception):
     """The worker's environment lacks variables that the call needs; the text names them. Nothing is sent."""
 
 
-@functools.cache
 def _find_missing_keys(model: str) -> tuple[str, ...]:
-    """The variables that litellm wants for a model and does not find. A worker's environment does not change."""
-    found = cast("dict[str, Any]", litellm.validate_environment(model=model))
+    """The variables that a model's provider wants and the worker's environment lacks."""
+    known = providers.PROVIDERS.get(model.partition("/")[0])
+    return known.missing_keys() if known is not None else _missing_by_litellm(model)
+
+
+@functools.cache
+def _missing_by_litellm(model: str) -> tuple[str, ...]:
+    """Likewise by litellm, which is loaded for such a model anyway. A worker's environment does not change."""
+    found = cast("dict[str, Any]", importlib.import_module("litellm").validate_environment(model=model))
     return () if found["keys_in_environment"] else tuple(found["missing_keys"])
 
 
@@ -255,6 +259,8 @@ async def complete(
         RefusedAnswerError: The model refused to answer.
         Exception: Whatever litellm raises; ``perdure.activities.models.failures`` knows them.
     """
+    if not _is_known(definition.model):
+        await load_litellm()
     require_key(definition)
     chooses = bool(definition.tools) and definition.tool_mode == "auto" and mode_of(definition) == "api"
     while True:
@@ -326,14 +332,14 @@ async def _exchange(definition: AgentDefinition, arguments: Mapping[str, Any], s
     Raises:
         Exception: What the exchange met; what litellm raised, if it made no request.
     """
-    is_listened_to, response, failure = skip_logging(), None, None
+    is_listened_to, response, failure = _is_listened_to(), None, None
     with guard_exchange(shown, keeps_bytes=is_listened_to) as exchange:
         request = None if is_listened_to else provider_door.prepare(arguments, streams=shown is not None)
         try:
             if request is not None:
                 await provider_door.send(request, exchange, SILENCE_SECONDS)
             else:
-                response = await litellm_door.complete(arguments, exchange)
+                response = await (await load_litellm()).complete(arguments, exchange)
         except Exception as error:  # noqa: BLE001 - what the exchange met says more, and may be an answer
             if exchange.replied:
                 mark_answered(error)
@@ -341,8 +347,16 @@ async def _exchange(definition: AgentDefinition, arguments: Mapping[str, Any], s
     if exchange.answered is not None:
         return exchange.answered
     if response is not None:
-        return litellm_door.read(response)
+        return cast("Answered", (await load_litellm()).read(response))
     raise exchange.error or failure or InvalidReplyError("no request was made")
+
+
+def _is_listened_to() -> bool:
+    """Whether an agent's module has registered callbacks with litellm, such as a tracer's."""
+    if "litellm" not in sys.modules:
+        return False
+    patches = importlib.import_module("perdure.activities.models.litellm_patches")
+    return bool(patches.skip_logging())
 
 
 def _arguments(

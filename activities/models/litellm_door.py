@@ -8,12 +8,17 @@ from typing import Any, cast
 
 import litellm
 
+from perdure import libraries
+from perdure.activities.models import litellm_patches
 from perdure.activities.models.provider_http import Exchange
 from perdure.activities.models.provider_replies import InvalidReplyError
 from perdure.activities.models.reasoning import without_own_fields
 from perdure.activities.models.wires import chat
 from perdure.activities.models.wires.reply import Answered
 from perdure.contracts.plain import to_plain
+
+libraries.check_libraries(libraries.OF_LITELLM)
+litellm_patches.quiet()
 
 
 async def complete(arguments: Mapping[str, Any], exchange: Exchange) -> Any:  # noqa: ANN401 - litellm's

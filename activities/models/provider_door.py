@@ -9,6 +9,8 @@ import json
 import os
 import re
 import select
+import ssl
+import sys
 import urllib.request
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
@@ -16,11 +18,10 @@ from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+import certifi
 import httpx
-import litellm
 import yarl
 from aiohttp.client_proto import ResponseHandler
-from litellm.llms.custom_httpx.http_handler import get_ssl_configuration  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.activities.models import bedrock, providers
 from perdure.activities.models.encoders import Asked, chat, converse, gemini, messages, responses
@@ -149,7 +150,8 @@ def _version_of_claude(name: str) -> tuple[int, int]:
 
 
 def _is_changed() -> bool:
-    """Whether an agent's module has set what litellm applies to every call."""
+    """Whether an agent's module has set what litellm applies to every call; if it has imported it at all."""
+    litellm = sys.modules.get("litellm")
     settings = (
         *("cache", "model_alias_map", "proxy_auth", "headers", "model_fallbacks", "drop_params", "modify_params"),
         *("api_base", "api_key", "openai_key", "anthropic_key", "secret_manager_client"),
@@ -290,6 +292,12 @@ class Connector(aiohttp.TCPConnector):
         self._factory = cast("Any", functools.partial(_Connection, loop=self._loop))
 
 
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that a provider is known by: those of the file that the environment names, or the usual ones."""
+    return ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or certifi.where())
+
+
 _keepers: dict[asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession]] = {}
 
 
@@ -306,7 +314,7 @@ async def _keep_session(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[aioht
     """Keep one session open as long as its event loop runs: at its end, ``asyncio.run`` closes what still yields."""
     try:
         async with aiohttp.ClientSession(
-            connector=Connector(limit=0, limit_per_host=0, ssl=get_ssl_configuration(None), ttl_dns_cache=300),
+            connector=Connector(limit=0, limit_per_host=0, ssl=_trusted(), ttl_dns_cache=300),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"user-agent": "perdure"},

@@ -28,6 +28,7 @@ class Provider:
         asks_for_usage: Whether it is asked for the usage of a stream; the others tell it unasked, or refuse.
         extra: Fields that each of its requests has.
         own: Settings that only it has, of where its calls go.
+        tokens: Variables of a token that does in place of a key.
     """
 
     address: str
@@ -40,11 +41,17 @@ class Provider:
     asks_for_usage: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     own: frozenset[str] = frozenset()
+    tokens: tuple[str, ...] = ()
 
     def address_of(self, settings: Mapping[str, Any]) -> str:
         """The address of a call; empty if nobody has said it."""
         given = settings.get("base_url") or settings.get("api_base")
         return str(given or _first_of(self.addresses) or self.address).rstrip("/")
+
+    def missing_keys(self) -> tuple[str, ...]:
+        """The variable of a key that a call needs and the environment lacks; a server of one's own needs none."""
+        wants = self.keys if self.address.startswith("https://") else ()
+        return wants[:1] if wants and not _first_of((*wants, *self.tokens)) else ()
 
     def key_of(self, settings: Mapping[str, Any]) -> str:
         """The key of a call; empty without one."""
@@ -75,6 +82,7 @@ ANTHROPIC = Provider(
     "https://api.anthropic.com",
     keys=("ANTHROPIC_API_KEY",),
     addresses=("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"),
+    tokens=("ANTHROPIC_AUTH_TOKEN",),
     litellm_for=frozenset({"response_format"}),
 )
 

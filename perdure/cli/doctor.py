@@ -235,7 +235,7 @@ async def ask_gateway(settings: Settings) -> AsyncIterator[Finding]:
 def look_at_libraries() -> Iterator[Finding]:
     """Whether the libraries are as perdure expects them. litellm's names are left to a worker: it loads for seconds."""
     try:
-        check_libraries(name for name in NAMES if name.library != "litellm" and release_of(name.library))
+        check_libraries(name for name in NAMES if release_of(name.library))
     except LibraryMismatchError as error:
         text, _, fix = str(error).partition("; ")
         yield _make_finding("libraries", text, fix)

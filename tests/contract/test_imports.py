@@ -110,13 +110,19 @@ importlib.import_module(sys.argv[1])
 
 
 @pytest.mark.parametrize(
-    "first",
-    ["perdure.activities.models.litellm_call", "perdure.activities.models.provider_door", "perdure.testing.in_memory"],
+    ("first", "told"),
+    [
+        ("perdure.activities.models.litellm_door", ["True"]),
+        ("perdure.activities.models.litellm_patches", ["True"]),
+        ("perdure.activities.models.litellm_call", []),
+        ("perdure.testing.in_memory", []),
+        ("perdure.worker.app", []),
+    ],
 )
-def test_litellm_fetches_nothing_whichever_module_imports_it_first(first: str, tmp_path: Path) -> None:
-    """Without a network each fetch of its price list is tried for seconds."""
+def test_litellm_fetches_nothing_and_is_imported_by_its_door_only(first: str, told: list[str], tmp_path: Path) -> None:
+    """Without a network each fetch of its price list is tried for seconds; its import takes some itself."""
     done = run("-c", TELL_AT_LITELLM, first, cwd=tmp_path, PYTHONPATH=str(ROOT))
-    assert done.stdout.split() == ["True"], done.stderr
+    assert done.stdout.split() == told, done.stderr
 
 
 LITELLM_FIRST = """
@@ -124,7 +130,7 @@ import os
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # the test needs no network; its own import would fetch prices
 import litellm
 from litellm.llms.custom_httpx import http_handler
-import perdure.activities.models.litellm_call
+import perdure.activities.models.litellm_door
 print(http_handler.AIOHTTP_CONNECTOR_LIMIT, http_handler.AIOHTTP_CONNECTOR_LIMIT_PER_HOST)
 """
 

@@ -12,7 +12,14 @@ from perdure import Agent, ModelError, tool
 from perdure.activities import generate, tools
 from perdure.activities.agents import Definitions
 from perdure.activities.faults import find_fault, litellm_release, mark_answered
-from perdure.activities.models import attempt, litellm_call, provider_door, provider_http, provider_reading
+from perdure.activities.models import (
+    attempt,
+    litellm_call,
+    litellm_door,
+    provider_door,
+    provider_http,
+    provider_reading,
+)
 from perdure.activities.models.conversations import Conversations
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.provider_messages import Contents
@@ -31,7 +38,7 @@ from tests.unit.activities.calls import NOW, Way, failure, take
 R = ReasonCode
 
 # Reached through perdure, which must be the first to import it.
-litellm: Any = vars(litellm_call)["litellm"]
+litellm: Any = vars(litellm_door)["litellm"]
 OpenAIGPTConfig: Any = litellm.OpenAIGPTConfig
 AsyncHTTPHandler: Any = litellm.AsyncHTTPHandler
 
