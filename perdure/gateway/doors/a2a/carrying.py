@@ -154,7 +154,8 @@ class Carrier:
         for one in replies:
             await self._say(task.session, one)
         told = [one.request for one in replies]
-        if fold.has_stopped:
+        # It may have stopped since it was read, so that the next turn has taken the replies.
+        if fold.has_stopped or (await read_task(self._gateway, task)).has_stopped:
             return Carried(TaskId(task.session, task.turn + 1))
         return Carried(task, told, waits_on=any(request not in told for request in fold.asked))
 

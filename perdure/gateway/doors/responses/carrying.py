@@ -93,6 +93,8 @@ class Speaker:
             _validate(one, requests[one.call_id], by)
         for one in said:
             await self._say_one(place.session, one, requests[one.call_id], by)
+        if not fold.has_ended:  # it may have stopped since it was read, so that the next turn has taken what was said
+            fold = await read_turn(self._gateway, place, await find_turn(self._gateway, place))
         if fold.has_ended and len(fold.segments) == place.segment:  # a turn that stops for its requests
             return ResponseId(place.session, place.turn + 1)
         return ResponseId(place.session, place.turn, place.segment + 1)
