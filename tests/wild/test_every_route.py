@@ -4,6 +4,7 @@ Routes and places come from the application itself. A place whose name is not in
 does a route whose body nobody has said: so none is forgotten.
 """
 
+import asyncio
 import base64
 import re
 import sqlite3
@@ -32,6 +33,9 @@ from tests.pictures import png_of
 
 MARKER = "waterfall"
 """A word that stands wherever acme may write one, and in no answer to anybody else."""
+
+ANSWER_SECONDS = 60.0
+"""Bound of one answer; a stranger is refused at once."""
 
 SESSION, REQUEST, ARTIFACT, SCHEDULE = "session", "request", "artifact", "schedule"
 WEBHOOK, MESSAGE, BLOCK, KEY, TENANT, FREE = "webhook", "message", "block", "key", "tenant", "free"
@@ -265,7 +269,12 @@ class Stranger:
                     body["agent"] = None
         if place.method == "delete" and place.where == "path" and place.name == "session":
             query["histories"] = "true"
-        found = await self.http.request(place.method.upper(), path, params=query, headers=headers, json=body)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                found = await self.http.request(place.method.upper(), path, params=query, headers=headers, json=body)
+        except TimeoutError:
+            msg = f"{place}: the answer to a stranger does not end, as the stream of an open session does not"
+            raise AssertionError(msg) from None
         self.told.append(found.text.replace(tried, "…"))
         if found.status_code == 201:  # which is one's own now, and would be listed with what was tried
             await self.http.delete(f"{place.path}/{found.json()['id']}")
