@@ -46,7 +46,7 @@ from perdure.contracts.generations import CUT_OFF
 from perdure.contracts.tools import RawCall, ToolDeclaration
 from perdure.contracts.values import JsonValue, replace, replace_surrogates
 from perdure.llm.openai_format import WireMessage
-from perdure.llm.strict_schemas import is_strict
+from perdure.llm.strict_schemas import fit
 from perdure.llm.text_tools import calls_in, describe_tools, to_text
 from perdure.llm.tool_schemas import ShownTools
 
@@ -203,36 +203,44 @@ def system_prompt(definition: AgentDefinition) -> list[WireMessage]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def _is_constrained(definition: AgentDefinition) -> bool:
-    """Whether the provider enforces the agent's output schema (OpenAI's ``response_format``) beside its tools.
+def _enforced(definition: AgentDefinition) -> tuple[JsonValue, bool] | None:
+    """The output schema as the provider enforces it beside the tools, and whether strictly; None if it does not.
 
-    For other models litellm makes the schema a tool that must be called at once (Claude 4), or sends what the provider
-    refuses beside tools (Gemini). Those get the schema in the system prompt.
+    Other models get the schema in the system prompt: of Claude 4 litellm makes it a tool that must be called at once,
+    Gemini refuses it beside tools, and a schema that does not fit a provider's subset is refused at each turn.
     """
     schema, known = definition.output_schema, facts_about(definition.model)
     if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
-        return False
+        return None
     if definition.tools and mode_of(definition) != "api":  # a call in text would not fit the schema
-        return False
-    of_openai = definition.model.partition("/")[0] in {"openai", "azure"}
-    native = bool(known.get("supports_native_structured_output"))
-    return native or (bool(known.get("supports_response_schema")) and (of_openai or not definition.tools))
+        return None
+    prefix = definition.model.partition("/")[0]
+    row = providers.PROVIDERS.get(prefix)
+    takes = "yes" if row is None else row.schemas
+    has_own = bool(known.get("supports_native_structured_output"))
+    beside_tools = prefix in {"openai", "azure"} or not definition.tools
+    has_any = has_own or (takes != "native" and bool(known.get("supports_response_schema")) and beside_tools)
+    if takes == "no" or not has_any:
+        return None
+    fitted = fit(schema, prefix)
+    if fitted is None and takes != "yes":
+        return None
+    return (schema, False) if fitted is None else (fitted, True)
 
 
 def output_instructions(definition: AgentDefinition) -> str:
     """The part of the system prompt about the output schema; empty if the provider enforces the schema."""
-    if definition.output_schema is None or _is_constrained(definition):
+    if definition.output_schema is None or _enforced(definition) is not None:
         return ""
     schema = json.dumps(definition.output_schema, ensure_ascii=False)
     return f"When you are done, answer with JSON only and no text around it. It must fit this JSON schema:\n{schema}"
 
 
 def _response_format(definition: AgentDefinition) -> dict[str, JsonValue]:
-    schema = definition.output_schema
-    if schema is None or not _is_constrained(definition):
+    if (enforced := _enforced(definition)) is None:
         return {}
-    provider = definition.model.partition("/")[0]
-    form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict(schema, provider)}
+    schema, is_strict = enforced
+    form: JsonValue = {"name": "answer", "schema": schema, "strict": is_strict}
     return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 

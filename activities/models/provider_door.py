@@ -24,7 +24,7 @@ import yarl
 from aiohttp.client_proto import ResponseHandler
 
 from perdure.activities.models import bedrock, providers
-from perdure.activities.models.encoders import Asked, chat, converse, gemini, messages, responses
+from perdure.activities.models.encoders import Asked, chat, converse, effort_in, gemini, messages, responses
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.provider_http import ENCODINGS, Exchange, exchange_with, stand_in, to_reply
 from perdure.activities.models.provider_reading import HttpReply
@@ -74,7 +74,7 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
     provider = providers.PROVIDERS.get(prefix)
     if provider is None or _is_changed():
         return None
-    if not arguments.keys() <= (_TAKEN | provider.own) - provider.litellm_for:
+    if not arguments.keys() <= _TAKEN | provider.own:
         return None
     if prefix == "bedrock":
         return _to_bedrock(provider, bedrock.model_of(name), arguments, streams=streams)
@@ -119,6 +119,10 @@ def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, strea
     facts = facts_about(str(arguments["model"]))
     settings = {provider.renamed.get(key, key): value for key, value in arguments.items() if key in _SETTINGS}
     settings.pop("", None)
+    if provider.switches_thinking and (effort := effort_in(settings.get("reasoning_effort"))):
+        settings.setdefault("thinking", {"type": "disabled" if effort == "none" else "enabled"})
+        if effort == "none":
+            del settings["reasoning_effort"]
     if settings.get("tool_choice") == "required":
         settings["tool_choice"] = provider.required
     return Asked(
@@ -173,15 +177,11 @@ def _speaks_responses(name: str, arguments: Mapping[str, Any], address: str) -> 
     if name.startswith("responses/") or facts_about(f"openai/{name}").get("mode") == "responses":
         return True
     version, effort = _GPT.match(name), arguments.get("reasoning_effort")
-    if version is None or not arguments.get("tools") or _effort_in(effort) == "none":
+    if version is None or not arguments.get("tools") or effort_in(effort) == "none":
         return False
     is_new = (int(version["major"]), int(version["minor"] or 0)) >= _REASONS_WITH_TOOLS
     host = urlsplit(address).hostname or ""
     return is_new and (effort is not None or host == _OPENAI_HOST or host.endswith(f".{_OPENAI_HOST}"))
-
-
-def _effort_in(effort: object) -> object:
-    return cast("Mapping[str, object]", effort).get("effort") if isinstance(effort, dict) else effort
 
 
 _OPENAI_HOST = "api.openai.com"

@@ -8,7 +8,7 @@ variables, which the tests compare. A provider without a row is called through l
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from perdure.activities.models import bedrock
 
@@ -24,7 +24,9 @@ class Provider:
         renamed: Settings that have another name there; those without one are left out.
         required: Its word for the choice of any tool.
         model_prefix: Beginning that the names of its models have there, and may lack here.
-        litellm_for: Settings that litellm translates for it; a call with one goes through litellm.
+        schemas: Whether it takes a schema of the answer from models of which litellm's map says so: ``yes``, ``strict``
+            if each keyword is of its subset, ``native`` of models that have it natively only, or ``no``.
+        switches_thinking: Whether an effort is none as long as thinking is not switched on.
         asks_for_usage: Whether it is asked for the usage of a stream; the others tell it unasked, or refuse.
         extra: Fields that each of its requests has.
         own: Settings that only it has, of where its calls go.
@@ -37,7 +39,8 @@ class Provider:
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])
     required: str = "required"
     model_prefix: str = ""
-    litellm_for: frozenset[str] = frozenset()
+    schemas: Literal["yes", "strict", "native", "no"] = "yes"
+    switches_thinking: bool = False
     asks_for_usage: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     own: frozenset[str] = frozenset()
@@ -63,14 +66,12 @@ def _first_of(names: Iterable[str]) -> str:
     return next(filter(None, map(os.environ.get, names)), "")
 
 
-_TRANSLATED = frozenset({"reasoning_effort", "thinking", "response_format"})
-_TAKES_EFFORT = _TRANSLATED - {"reasoning_effort"}
 _OLD_CEILING = {"max_completion_tokens": "max_tokens"}
 
 
 def _compatible(name: str, address: str, **more: Any) -> Provider:  # noqa: ANN401 - of a provider
     """A provider that speaks like OpenAI, with the usual names of its variables."""
-    usual = Provider(address, (f"{name}_API_KEY",), (f"{name}_API_BASE",), litellm_for=_TRANSLATED)
+    usual = Provider(address, (f"{name}_API_KEY",), (f"{name}_API_BASE",))
     return replace(usual, **more)
 
 
@@ -83,7 +84,7 @@ ANTHROPIC = Provider(
     keys=("ANTHROPIC_API_KEY",),
     addresses=("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"),
     tokens=("ANTHROPIC_AUTH_TOKEN",),
-    litellm_for=frozenset({"response_format"}),
+    schemas="native",
 )
 
 GEMINI = Provider(
@@ -91,23 +92,27 @@ GEMINI = Provider(
     keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
     addresses=("GEMINI_API_BASE",),
     renamed={"parallel_tool_calls": "", "user": ""},
-    litellm_for=_TRANSLATED,
+    schemas="strict",
 )
 
-BEDROCK = Provider("", renamed={"user": ""}, litellm_for=_TRANSLATED, own=bedrock.SETTINGS)
+BEDROCK = Provider("", renamed={"user": ""}, schemas="native", own=bedrock.SETTINGS)
 
 PROVIDERS: Mapping[str, Provider] = {
     "openai": OPENAI,
     "anthropic": ANTHROPIC,
     "bedrock": BEDROCK,
     "cerebras": _compatible("CEREBRAS", "https://api.cerebras.ai/v1", renamed=_OLD_CEILING, asks_for_usage=False),
-    "dashscope": _compatible(
-        "DASHSCOPE", "https://dashscope.aliyuncs.com/compatible-mode/v1", litellm_for=_TAKES_EFFORT
-    ),
+    "dashscope": _compatible("DASHSCOPE", "https://dashscope.aliyuncs.com/compatible-mode/v1"),
     "deepinfra": _compatible(
         "DEEPINFRA", "https://api.deepinfra.com/v1/openai", renamed=_OLD_CEILING, asks_for_usage=False
     ),
-    "deepseek": _compatible("DEEPSEEK", "https://api.deepseek.com/beta", renamed=_OLD_CEILING),
+    "deepseek": _compatible(
+        "DEEPSEEK",
+        "https://api.deepseek.com/beta",
+        renamed=_OLD_CEILING,
+        schemas="no",
+        switches_thinking=True,
+    ),
     "fireworks_ai": _compatible(
         "FIREWORKS",
         "https://api.fireworks.ai/inference/v1",
@@ -118,9 +123,9 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "gemini": GEMINI,
     "groq": _compatible("GROQ", "https://api.groq.com/openai/v1", renamed=_OLD_CEILING),
-    "hosted_vllm": _compatible("HOSTED_VLLM", "", litellm_for=_TAKES_EFFORT),
+    "hosted_vllm": _compatible("HOSTED_VLLM", ""),
     "hyperbolic": _compatible("HYPERBOLIC", "https://api.hyperbolic.xyz/v1", asks_for_usage=False),
-    "litellm_proxy": _compatible("LITELLM_PROXY", "", litellm_for=_TAKES_EFFORT),
+    "litellm_proxy": _compatible("LITELLM_PROXY", ""),
     "llamafile": _compatible("LLAMAFILE", "http://127.0.0.1:8080/v1"),
     "lm_studio": _compatible("LM_STUDIO", ""),
     "mistral": _compatible(
@@ -130,12 +135,7 @@ PROVIDERS: Mapping[str, Provider] = {
         required="any",
         asks_for_usage=False,
     ),
-    "moonshot": _compatible(
-        "MOONSHOT",
-        "https://api.moonshot.ai/v1",
-        renamed=_OLD_CEILING,
-        litellm_for=_TRANSLATED | {"tool_choice"},  # which it has no word for, so that litellm writes a message
-    ),
+    "moonshot": _compatible("MOONSHOT", "https://api.moonshot.ai/v1", renamed=_OLD_CEILING),
     "nebius": _compatible("NEBIUS", "https://api.studio.nebius.ai/v1", renamed=_OLD_CEILING),
     "novita": _compatible("NOVITA", "https://api.novita.ai/v3/openai"),
     "nvidia_nim": _compatible(
@@ -144,7 +144,6 @@ PROVIDERS: Mapping[str, Provider] = {
     "openrouter": _compatible(
         "OPENROUTER",
         "https://openrouter.ai/api/v1",
-        litellm_for=_TAKES_EFFORT,
         extra={"usage": {"include": True}},
     ),
     "perplexity": _compatible(
@@ -166,6 +165,6 @@ PROVIDERS: Mapping[str, Provider] = {
         keys=("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
     ),
     "xai": _compatible("XAI", "https://api.x.ai/v1", renamed=_OLD_CEILING),
-    "zai": _compatible("ZAI", "https://api.z.ai/api/paas/v4", renamed=_OLD_CEILING),
+    "zai": _compatible("ZAI", "https://api.z.ai/api/paas/v4", renamed=_OLD_CEILING, schemas="no"),
 }
 """Every row, by its prefix."""

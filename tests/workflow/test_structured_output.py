@@ -85,7 +85,7 @@ async def test_a_provider_that_knows_schemas_is_given_it_as_the_response_format(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the system prompt says nothing of it."""
-    monkeypatch.setattr(litellm_call, "_is_constrained", lambda definition: definition.output_schema is not None)
+    monkeypatch.setattr(litellm_call, "_enforced", lambda definition: (definition.output_schema, False))
     result = await run(reporter(), GOOD)
     (made,) = run.requests
     assert result["value"] == {"total": 3, "places": ["a"]}

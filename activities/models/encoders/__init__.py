@@ -4,11 +4,12 @@ Each module writes the body of one wire's request, of a conversation in OpenAI's
 OpenAI's names. A setting that a wire has no name for is sent as it is, so that the provider itself says what it takes.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perdure.activities.models.provider_replies import Object
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import JsonValue, json_object
 from perdure.llm.openai_format import WireMessage
 
 
@@ -35,3 +36,32 @@ class Asked:
     most_tokens: int = 0
     thinks_as_needed: bool = False
     streams: bool = False
+
+
+_DATA = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>.*)", re.DOTALL)
+
+
+def read_data(url: str) -> tuple[str, str] | None:
+    """The media type and the base64 of a URL that holds its data; None for another."""
+    found = _DATA.fullmatch(url)
+    return None if found is None else (found["type"], found["data"])
+
+
+def read_arguments(text: str) -> JsonValue:
+    """The arguments of a call as the object that most wires want, whatever the model has written."""
+    try:
+        return json_object(text)
+    except ValueError:
+        return {"invalid_arguments": text}
+
+
+def schema_in(output: Object | None) -> Object | None:
+    """The schema of OpenAI's ``response_format``, with its name; None of any other form."""
+    form = None if output is None else output.get("json_schema")
+    return form if isinstance(form, dict) else None
+
+
+def effort_in(setting: JsonValue) -> str:
+    """The effort of a ``reasoning_effort``, which may be OpenAI's object; empty without one."""
+    effort = setting.get("effort") if isinstance(setting, dict) else setting
+    return effort if isinstance(effort, str) else ""

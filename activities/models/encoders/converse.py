@@ -4,20 +4,22 @@ Messages of one side are one message, with the user's first, and results of tool
 block of its own behind what it marks.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
-from perdure.activities.models.encoders import Asked
+from perdure.activities.models.encoders import Asked, effort_in, read_arguments, read_data, schema_in
 from perdure.activities.models.encoders.messages import (
     BEFORE_THE_FIRST,
     choose,
     names_of_calls,
+    think,
     with_thinking,
 )
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.wires.reply import to_object, to_objects, to_text
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.values import JsonValue
 from perdure.llm.openai_format import WireMessage
 
 _SAMPLING: Mapping[str, str] = {
@@ -29,8 +31,6 @@ _SAMPLING: Mapping[str, str] = {
 }
 
 _CACHED: JsonValue = {"cachePoint": {"type": "default"}}
-
-_DATA = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>.*)", re.DOTALL)
 
 _NAMES = re.compile(r"[^\w \-()\[\]]|_")
 """Characters that the name of a document may not have."""
@@ -48,8 +48,15 @@ def encode(asked: Asked) -> Object:
     sampling = {own: settings.pop(name) for name, own in _SAMPLING.items() if name in settings}
     if isinstance(sampling.get("stopSequences"), str):
         sampling["stopSequences"] = [sampling["stopSequences"]]
+    if "claude" in asked.model and (effort := effort_in(settings.pop("reasoning_effort", None))):
+        most = sampling.get("maxTokens", asked.most_tokens)
+        settings |= think(effort, most, thinks_as_needed=asked.thinks_as_needed)
+        sampling.setdefault("maxTokens", most)
     if sampling:
         body["inferenceConfig"] = sampling
+    if (form := schema_in(asked.output)) is not None:
+        schema: JsonValue = {"name": form.get("name"), "schema": json.dumps(form.get("schema"))}
+        body["outputConfig"] = {"textFormat": {"type": "json_schema", "structure": {"jsonSchema": schema}}}
     tools = [_tool(to_object(tool.get("function"))) for tool in asked.tools]
     names, chosen = names_of_calls(asked.messages), choose(choice, None)
     if tools and (names or chosen.get("type") != "none"):  # calls are refused without tools
@@ -143,11 +150,7 @@ def _reasoning(block: Object) -> JsonValue:
 
 def _use(call: Object) -> JsonValue:
     function = to_object(call.get("function"))
-    arguments = to_text(function.get("arguments"))
-    try:
-        given: JsonValue = json_object(arguments)
-    except ValueError:
-        given = {"invalid_arguments": arguments}
+    given = read_arguments(to_text(function.get("arguments")))
     return {"toolUse": {"toolUseId": call.get("id"), "name": function.get("name"), "input": given}}
 
 
@@ -167,18 +170,12 @@ def _blocks(message: Mapping[str, JsonValue], files: _Files) -> list[JsonValue]:
 def _block(block: Object, files: _Files) -> JsonValue:
     match block.get("type"):
         case "image_url":
-            kind, data = _read(to_text(to_object(block.get("image_url")).get("url")))
+            kind, data = read_data(to_text(to_object(block.get("image_url")).get("url"))) or ("", "")
             return {"image": {"format": kind.partition("/")[2], "source": {"bytes": data}}}
         case "file":
             file = to_object(block.get("file"))
-            kind, data = _read(to_text(file.get("file_data")))
+            kind, data = read_data(to_text(file.get("file_data"))) or ("", "")
             told: Object = {"format": kind.partition("/")[2], "name": files.name(to_text(file.get("filename")))}
             return {"document": {**told, "source": {"bytes": data}}}
         case _:
             return {"text": to_text(block.get("text"))}
-
-
-def _read(url: str) -> tuple[str, str]:
-    """The media type and the base64 of a URL that holds its data."""
-    found = _DATA.fullmatch(url)
-    return (found["type"], found["data"]) if found else ("", "")

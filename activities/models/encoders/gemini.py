@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-from perdure.activities.models.encoders import Asked
+from perdure.activities.models.encoders import Asked, effort_in, read_arguments, read_data, schema_in
+from perdure.activities.models.encoders.messages import BUDGETS
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.wires.reply import to_list, to_object, to_objects, to_text
 from perdure.contracts.values import JsonValue, json_object
@@ -29,7 +30,6 @@ _NAMES: Mapping[str, str] = {
 
 _MODES: Mapping[str, str] = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
-_DATA = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>.*)", re.DOTALL)
 _VERSION = re.compile(r"gemini-(?P<major>\d+)")
 
 
@@ -48,9 +48,61 @@ def encode(asked: Asked) -> Object:
             body["toolConfig"] = {"functionCallingConfig": _chosen(choice)}
     if isinstance(settings.get("stop"), str):
         settings["stop"] = [settings["stop"]]
-    if settings:
-        body["generationConfig"] = {_NAMES.get(name, name): value for name, value in settings.items()}
+    thinking = _thinking(asked.model, settings)
+    config: Object = {_NAMES.get(name, name): value for name, value in settings.items()}
+    if thinking:
+        config["thinkingConfig"] = thinking
+    if asked.output is not None and asked.output.get("type") != "text":
+        config["responseMimeType"] = "application/json"
+    if (schema := schema_in(asked.output)) is not None:
+        config["responseJsonSchema"] = schema.get("schema")
+    if config:
+        body["generationConfig"] = config
     return body
+
+
+def _thinking(model: str, settings: Object) -> Object:
+    """The settings of thinking, taken out of the author's; empty if those do not say how much the model is to think.
+
+    Gemini 3 and later have levels, and those before a number of tokens; the Pro models cannot be kept from thinking.
+    """
+    effort, own = effort_in(settings.pop("reasoning_effort", None)), to_object(settings.pop("thinking", None))
+    if not effort and not own:
+        return {}
+    if own.get("type") == "disabled":
+        effort = "none"
+    shows = {"includeThoughts": effort != "none"}
+    if _version_of(model) >= _LEVELS:
+        level = _LEVELS_OF_EFFORTS.get(effort, "high" if own else effort)
+        return {"thinkingLevel": level, **shows}
+    if budget := own.get("budget_tokens"):
+        return {"thinkingBudget": budget, **shows}
+    if effort == "none":
+        return {"thinkingBudget": LEAST_OF_PRO if "pro" in model else 0, **shows}
+    return {"thinkingBudget": BUDGETS.get(effort, BUDGETS["medium"]), **shows}
+
+
+def _version_of(model: str) -> int:
+    found = _VERSION.search(model)
+    return int(found["major"]) if found is not None else 0
+
+
+LEAST_OF_PRO = 128
+"""Least tokens of thinking of Gemini 2.5 Pro."""
+
+_LEVELS = 3
+"""First version of Gemini with levels of thinking."""
+
+_LEVELS_OF_EFFORTS: Mapping[str, str] = {
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+"""Levels of every model; Flash alone has more of them."""
 
 
 def _declaration(function: Object) -> JsonValue:
@@ -69,8 +121,7 @@ def _chosen(choice: JsonValue) -> JsonValue:
 
 def _contents(asked: Asked) -> Iterator[Object]:
     """The conversation; results in a row are one content."""
-    found = _VERSION.search(asked.model)
-    wants_signatures = found is not None and int(found["major"]) >= 3
+    wants_signatures = _version_of(asked.model) >= 3
     names: dict[object, JsonValue] = {}
     results: list[JsonValue] = []
     for message in asked.messages:
@@ -116,17 +167,12 @@ def _answer(message: WireMessage, *, wants_signatures: bool) -> Iterator[JsonVal
     signed = [to_text(to_object(call.get("provider_specific_fields")).get("thought_signature")) for call in calls]
     for number, (call, of_call) in enumerate(zip(calls, signed, strict=True)):
         function = to_object(call.get("function"))
-        part = {"functionCall": {"name": function.get("name"), "args": _arguments(to_text(function.get("arguments")))}}
+        part = {
+            "functionCall": {"name": function.get("name"), "args": read_arguments(to_text(function.get("arguments")))}
+        }
         is_foreign = wants_signatures and number == 0 and not any(signed)
         own = FOREIGN if is_foreign else of_call
         yield cast("JsonValue", {**part, "thoughtSignature": own} if own else part)
-
-
-def _arguments(text: str) -> JsonValue:
-    try:
-        return json_object(text)
-    except ValueError:
-        return {"invalid_arguments": text}
 
 
 def _parts(content: JsonValue) -> list[JsonValue]:
@@ -147,6 +193,6 @@ def _part(block: Object) -> JsonValue:
 
 
 def _media(url: str) -> JsonValue:
-    if data := _DATA.fullmatch(url):
-        return {"inlineData": {"mimeType": data["type"], "data": data["data"]}}
+    if (data := read_data(url)) is not None:
+        return {"inlineData": {"mimeType": data[0], "data": data[1]}}
     return {"fileData": {"fileUri": url}}

@@ -4,15 +4,14 @@ Results of tools stand in the message of the user behind the calls, and messages
 goes back where it stood. A conversation with calls is refused without tools, so that those of old calls are named.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-from perdure.activities.models.encoders import Asked
+from perdure.activities.models.encoders import Asked, effort_in, read_arguments, read_data, schema_in
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.reasoning import PLACES
 from perdure.activities.models.wires.reply import to_object, to_objects, to_text
-from perdure.contracts.values import JsonValue, json_object
+from perdure.contracts.values import JsonValue
 from perdure.llm.openai_format import WireMessage
 
 BUDGETS = {"minimal": 1_024, "low": 1_024, "medium": 2_048, "high": 4_096, "xhigh": 8_192, "max": 16_384}
@@ -25,7 +24,6 @@ BEFORE_THE_FIRST = "."
 """Text of a message before an answer that begins a conversation; Anthropic wants the user to begin."""
 
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
-_DATA = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>.*)", re.DOTALL)
 
 
 def encode(asked: Asked) -> Object:
@@ -71,19 +69,26 @@ def _settings(asked: Asked) -> Object:
     user = settings.pop("user", None)
     if user is not None:
         named["metadata"] = {"user_id": user}
-    effort = settings.pop("reasoning_effort", None)
-    if isinstance(effort, dict):
-        effort = effort.get("effort")
-    if effort is not None:
-        named |= _thinking(to_text(effort), most, thinks_as_needed=asked.thinks_as_needed)
+    if effort := effort_in(settings.pop("reasoning_effort", None)):
+        named |= think(effort, most, thinks_as_needed=asked.thinks_as_needed)
+    if (schema := schema_in(asked.output)) is not None:
+        form = {"type": "json_schema", "schema": schema.get("schema")}
+        own = to_object(settings.pop("output_config", None))
+        named["output_config"] = {**to_object(named.get("output_config")), "format": form, **own}
     choice = choose(settings.pop("tool_choice", None), settings.pop("parallel_tool_calls", None))
     if choice and asked.tools:
         named["tool_choice"] = choice
     return {**named, **settings}
 
 
-def _thinking(effort: str, most: JsonValue, *, thinks_as_needed: bool) -> Object:
-    """The settings of an effort; none of one that the model cannot have within its ceiling."""
+def think(effort: str, most: JsonValue, *, thinks_as_needed: bool) -> Object:
+    """Anthropic's settings of an effort; none of one that the model cannot have within its ceiling.
+
+    Args:
+        effort: OpenAI's word.
+        most: Longest answer in tokens.
+        thinks_as_needed: Whether the model decides itself how much it thinks.
+    """
     if effort == "none":
         return {}
     if thinks_as_needed:
@@ -153,7 +158,7 @@ def _answer(message: WireMessage) -> Iterator[Object]:
             continue
         call = to_object(block)
         function = to_object(call.get("function"))
-        given = _input(to_text(function.get("arguments")))
+        given = read_arguments(to_text(function.get("arguments")))
         yield {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given}
 
 
@@ -170,13 +175,6 @@ def with_thinking(message: WireMessage, contents: Sequence[JsonValue]) -> Iterat
         yield "call", call
         yield from (("thinking", block) for block, place in placed if place == number)
     yield from (("thinking", block) for block, place in placed if isinstance(place, int) and place > len(calls))
-
-
-def _input(arguments: str) -> JsonValue:
-    try:
-        return json_object(arguments)
-    except ValueError:
-        return {"invalid_arguments": arguments}
 
 
 def _blocks(content: JsonValue) -> list[Object]:
@@ -200,6 +198,6 @@ def _block(block: Object) -> Object:
 
 
 def _source(url: str) -> Object:
-    if data := _DATA.fullmatch(url):
-        return {"type": "base64", "media_type": data["type"], "data": data["data"]}
+    if (data := read_data(url)) is not None:
+        return {"type": "base64", "media_type": data[0], "data": data[1]}
     return {"type": "url", "url": url}

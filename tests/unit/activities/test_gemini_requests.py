@@ -86,6 +86,9 @@ SETTINGS: Mapping[str, Mapping[str, Json]] = {
     "any tool": {"tool_choice": "required"},
     "one tool": {"tool_choice": {"type": "function", "function": {"name": "pay"}}},
     "no tool": {"tool_choice": "none"},
+    "an effort": {"reasoning_effort": "high"},
+    "no effort": {"reasoning_effort": "none"},
+    "a number of tokens": {"thinking": {"type": "enabled", "budget_tokens": 2_000}},
     "without a word for it": {"parallel_tool_calls": False, "user": "u-1"},
 }
 
@@ -173,3 +176,28 @@ def test_results_of_one_answer_stand_together_and_name_their_functions() -> None
     _, answer, results = body["contents"]
     assert [part["functionResponse"]["name"] for part in results["parts"]] == ["look", "pay"]
     assert answer["parts"][1]["functionCall"]["args"] == {"invalid_arguments": "no json"}
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "config"),
+    [
+        ("gemini-3-pro", {"reasoning_effort": "low"}, {"thinkingLevel": "low", "includeThoughts": True}),
+        ("gemini-3-pro", {"reasoning_effort": "none"}, {"thinkingLevel": "low", "includeThoughts": False}),
+        ("gemini-3-pro", {"reasoning_effort": {"effort": "max"}}, {"thinkingLevel": "high", "includeThoughts": True}),
+        ("gemini-2.5-pro", {"reasoning_effort": "none"}, {"thinkingBudget": 128, "includeThoughts": False}),
+        ("gemini-2.5-flash", {"reasoning_effort": "none"}, {"thinkingBudget": 0, "includeThoughts": False}),
+        ("gemini-2.5-flash", {"thinking": {"type": "disabled"}}, {"thinkingBudget": 0, "includeThoughts": False}),
+        ("gemini-2.5-flash", {}, None),
+    ],
+)
+def test_thinking_is_asked_for_as_the_model_takes_it(model: str, settings: Json, config: Json) -> None:
+    """Gemini 3 refuses a number of tokens, those before a level, and 2.5 Pro not to think."""
+    body: Json = gemini.encode(Asked(model, [HI], settings=settings))
+    assert body.get("generationConfig", {}).get("thinkingConfig") == config
+
+
+def test_the_schema_of_an_answer_is_sent() -> None:
+    schema: Json = {"type": "object", "properties": {"a": {"type": "string"}}}
+    form: Json = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    body: Json = gemini.encode(Asked("gemini-x", [HI], output=form))
+    assert body["generationConfig"] == {"responseMimeType": "application/json", "responseJsonSchema": schema}

@@ -184,6 +184,14 @@ def test_thinking_fits_into_the_answer(effort: str, most: int, thinking: Json) -
     assert messages.encode(asked).get("thinking") == thinking
 
 
+def test_the_schema_of_an_answer_stands_beside_the_effort() -> None:
+    form: Json = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+    asked = Asked("claude-x", [HI], output=form, settings={"reasoning_effort": "low"}, thinks_as_needed=True)
+    told = {"format": {"type": "json_schema", "schema": {"type": "object"}}, "effort": "low"}
+    assert messages.encode(asked)["output_config"] == told
+    assert messages.encode(Asked("claude-x", [HI], output=form))["output_config"] == {"format": told["format"]}
+
+
 def test_calls_of_tools_that_are_gone_are_sent_with_their_names() -> None:
     """Anthropic refuses calls without tools."""
     body = messages.encode(Asked("claude-x", CONVERSATIONS["two calls and a message"]))

@@ -1,13 +1,17 @@
 """Strict is only what OpenAI takes as strict: any other schema would be refused at each turn."""
 
+import copy
 from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
 from perdure.contracts.values import JsonValue
-from perdure.llm.strict_schemas import is_strict
+from perdure.llm.strict_schemas import fit, is_strict
 
 
 def closed(**properties: JsonValue) -> dict[str, JsonValue]:
@@ -149,3 +153,77 @@ class Open(BaseModel):
 def test_output_types_of_pydantic(model: type[BaseModel], *, strict: bool) -> None:
     schema: dict[str, Any] = model.model_json_schema()
     assert is_strict(schema) == strict
+
+
+class Bounded(BaseModel):
+    name: str = Field(min_length=1, max_length=20)
+    age: int = Field(ge=0, description="In years.")
+    colour: Literal["red"]
+    home: HttpUrl | None = None
+
+
+class Free(BaseModel):
+    counts: dict[str, int]
+
+
+class Tree(BaseModel):
+    left: "Tree | None"
+
+
+class Wide(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    a: int
+
+
+@pytest.mark.parametrize(
+    ("model", "openai", "anthropic", "gemini"),
+    [
+        (Taken, True, True, True),
+        (Union, True, True, True),
+        (Described, True, True, True),
+        (Open, False, True, True),
+        (Bounded, False, True, True),
+        (Free, False, False, False),  # Claude could write an empty object only
+        (Tree, False, False, False),
+        (Wide, False, False, False),
+        (Defaulted, False, True, True),
+    ],
+)
+def test_a_schema_is_fitted_where_it_takes_no_less_then(
+    model: type[BaseModel], *, openai: bool, anthropic: bool, gemini: bool
+) -> None:
+    schema: dict[str, Any] = model.model_json_schema()
+    before = copy.deepcopy(schema)
+    for provider, fits in (("openai", openai), ("anthropic", anthropic), ("bedrock", anthropic), ("gemini", gemini)):
+        fitted = fit(schema, provider)
+        assert (fitted is not None) == fits, provider
+        assert fitted is None or is_strict(fitted, provider)
+    assert schema == before
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "gemini", "azure"])
+@given(
+    value=st.recursive(st.none() | st.booleans() | st.integers(-3, 30) | st.text(max_size=3), st.lists, max_leaves=3)
+)
+def test_what_a_schema_takes_its_fitted_one_takes(provider: str, value: Any) -> None:
+    """But for properties that the author has not named, over which pydantic passes."""
+    inner: dict[str, Any] = {
+        "oneOf": [
+            {"type": "integer", "minimum": 3, "multipleOf": 2},
+            {"type": "string", "minLength": 2, "pattern": "^a"},
+            {"type": "array", "items": {"$ref": "#/$defs/A", "description": "One."}, "uniqueItems": True},
+            {"const": None, "type": "null"},
+        ]
+    }
+    schema: Any = {**closed(a=inner), "$defs": {"A": {"type": "string", "maxLength": 2}}}
+    fitted = fit(schema, provider)
+    assert fitted is not None
+    if Draft202012Validator(schema).is_valid({"a": value}):
+        assert Draft202012Validator(fitted).is_valid({"a": value})
+
+
+def test_a_bound_that_a_provider_has_no_word_for_is_told() -> None:
+    fitted: Any = fit(Bounded.model_json_schema(), "anthropic")
+    assert fitted["properties"]["name"]["description"] == "(maxLength: 20, minLength: 1)"
+    assert fitted["properties"]["age"]["description"] == "In years. (minimum: 0)"
+    assert "minimum" not in fitted["properties"]["age"]
