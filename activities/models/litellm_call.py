@@ -8,7 +8,6 @@ Long, because the arguments of a call, its exchange and the judgement of its ans
 
 import asyncio
 import contextlib
-import functools
 import importlib
 import json
 import logging
@@ -24,6 +23,7 @@ from perdure.activities.faults import MISTAKES, mark_answered
 from perdure.activities.models import provider_door, providers
 from perdure.activities.models.estimates import fill_counts, usage_of
 from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
+from perdure.activities.models.keys import MissingKeyError, require_key
 from perdure.activities.models.limits import FORMS, TOOL_LIMITS, WHOLE_ONLY, Form
 from perdure.activities.models.provider_http import guard_exchange, stand_in
 from perdure.activities.models.provider_messages import as_sent
@@ -39,12 +39,13 @@ from perdure.activities.models.provider_replies import (
 from perdure.activities.models.reasoning import reasoning_of
 from perdure.activities.models.wires import chat
 from perdure.activities.models.wires.reply import Answered, Shown
-from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables, names_of_call
+from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF
 from perdure.contracts.tools import RawCall, ToolDeclaration
 from perdure.contracts.values import JsonValue, replace, replace_surrogates
+from perdure.libraries import LibraryMismatchError
 from perdure.llm.openai_format import WireMessage
 from perdure.llm.strict_schemas import fit
 from perdure.llm.text_tools import calls_in, describe_tools, to_text
@@ -110,10 +111,18 @@ async def warm_up(models: Iterable[str]) -> None:
     """Import litellm before the worker polls, if one of its models is called through it.
 
     Raises:
-        LibraryMismatchError: litellm is not as perdure expects it.
+        LibraryMismatchError: litellm is not as perdure expects it, or not there.
     """
-    if not all(map(_is_known, models)):
+    foreign = next((model for model in models if not _is_known(model)), None)
+    if foreign is None:
+        return
+    try:
         await load_litellm()
+    except ModuleNotFoundError as error:
+        if error.name != "litellm":
+            raise
+        msg = f"the model {foreign!r} is called through litellm, which is not installed: pip install 'perdure[worker]'"
+        raise LibraryMismatchError(msg) from error
 
 
 class PromptAssemblyError(Exception):
@@ -138,49 +147,6 @@ def guard_assembly() -> Iterator[None]:
 
 
 _ASSEMBLY_ADVICE = REASONS[ReasonCode.LLM_PROMPT_ASSEMBLY_ERROR].advice
-
-
-class MissingKeyError(Exception):
-    """The worker's environment lacks variables that the call needs; the text names them. Nothing is sent."""
-
-
-def _find_missing_keys(model: str) -> tuple[str, ...]:
-    """The variables that a model's provider wants and the worker's environment lacks."""
-    known = providers.PROVIDERS.get(model.partition("/")[0])
-    return known.missing_keys() if known is not None else _missing_by_litellm(model)
-
-
-@functools.cache
-def _missing_by_litellm(model: str) -> tuple[str, ...]:
-    """Likewise by litellm, which is loaded for such a model anyway. A worker's environment does not change."""
-    found = cast("dict[str, Any]", importlib.import_module("litellm").validate_environment(model=model))
-    return () if found["keys_in_environment"] else tuple(found["missing_keys"])
-
-
-_OWN_ACCESS = frozenset(
-    {
-        *("api_base", "base_url", "api_key"),
-        *("aws_access_key_id", "aws_bedrock_runtime_endpoint", "aws_profile_name", "aws_role_name"),
-        *("azure_ad_token", "client_secret", "vertex_credentials", "vertex_project"),
-    }
-)
-"""Arguments that give a call its key or address, so that it needs no variable of its provider."""
-
-
-def require_key(definition: AgentDefinition) -> None:
-    """Refuse a call without a key; a model at an address of the author's own needs none.
-
-    Raises:
-        MissingKeyError: Names the variables to set.
-    """
-    if stand_in.get() is not None:
-        return
-    params = definition.generate_params
-    missing = tuple(name for name in names_of_call(params) if not os.environ.get(name))
-    if _OWN_ACCESS.isdisjoint(params):
-        missing += _find_missing_keys(definition.model)
-    if missing:
-        raise MissingKeyError(" and ".join(missing))
 
 
 def mode_of(definition: AgentDefinition) -> ToolMode:

@@ -12,7 +12,7 @@ import select
 import ssl
 import sys
 import urllib.request
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
@@ -23,7 +23,7 @@ import httpx
 import yarl
 from aiohttp.client_proto import ResponseHandler
 
-from perdure.activities.models import bedrock, providers
+from perdure.activities.models import azure, bedrock, providers
 from perdure.activities.models.encoders import Asked, chat, converse, effort_in, gemini, messages, responses
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.provider_http import ENCODINGS, Exchange, exchange_with, stand_in, to_reply
@@ -61,11 +61,23 @@ _TAKEN = _OURS | _ADDRESS | _SETTINGS | _EXTRA
 
 @dataclass(frozen=True)
 class Request:
-    """A request for a model's answer, as it is sent."""
+    """A request for a model's answer.
+
+    Attributes:
+        url: Where it goes.
+        headers: Its headers, without a signature.
+        body: Its body.
+        sign: Makes its headers of a URL and a body, when it is sent.
+    """
 
     url: str
     headers: Mapping[str, str]
     body: bytes
+    sign: Callable[[str, bytes], Awaitable[Mapping[str, str]]] | None = None
+
+    async def headers_to_send(self) -> Mapping[str, str]:
+        """All of its headers."""
+        return self.headers if self.sign is None else {**self.headers, **await self.sign(self.url, self.body)}
 
 
 def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
@@ -88,6 +100,15 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
     elif prefix == "gemini":
         url = f"{address}/models/{quote(name)}:{'streamGenerateContent?alt=sse' if streams else 'generateContent'}"
         headers, body = {"x-goog-api-key": key} if key else {}, gemini.encode(asked)
+    elif prefix == "azure":
+        known = azure.headers_of(arguments, key)
+        if known is None:
+            return None
+        model = azure.deployment_of(name)
+        path = "responses" if _speaks_responses(model, arguments, _OPENAI_ADDRESS) else "chat/completions"
+        url, headers = azure.url_of(address, model.removeprefix("responses/"), arguments, path), known
+        asked = replace(asked, model=model.removeprefix("responses/"))
+        body = responses.encode(asked) if path == "responses" else chat.encode(asked)
     elif prefix == "openai" and _speaks_responses(name, arguments, address):
         url = f"{address}/responses"
         body = responses.encode(replace(asked, model=name.removeprefix("responses/")))
@@ -106,13 +127,12 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
 
 
 def _to_bedrock(provider: Provider, model: str, arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
-    """The signed request of a call of Bedrock."""
+    """The request of a call of Bedrock, which is signed when it is sent."""
     if not model or "extra_headers" in arguments:
         return None
     body = {**converse.encode(_asked(provider, model, arguments, streams=streams)), **arguments.get("extra_body", {})}
     url, data = bedrock.url_of(model, arguments, streams=streams), json.dumps(body).encode()
-    headers = bedrock.sign(url, data, arguments)
-    return None if headers is None else Request(url, {**headers, "accept-encoding": ENCODINGS}, data)
+    return Request(url, {"accept-encoding": ENCODINGS}, data, lambda url, body: bedrock.sign(url, body, arguments))
 
 
 def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
@@ -185,6 +205,7 @@ def _speaks_responses(name: str, arguments: Mapping[str, Any], address: str) -> 
 
 
 _OPENAI_HOST = "api.openai.com"
+_OPENAI_ADDRESS = f"https://{_OPENAI_HOST}/v1"
 
 
 _MESSAGES = "/v1/messages"
@@ -218,22 +239,24 @@ async def send(request: Request, exchange: Exchange, silence: float) -> int:
         silence: Longest time in seconds without a byte.
 
     Raises:
+        MissingKeyError: There is no key to sign it with.
         NoReplyError: The connection was not made, or was lost.
         UnusableReplyError: The reply is not an answer.
         ProviderError: An error, with status 200.
     """
+    instead = stand_in.get()
+    headers = request.headers if instead is not None else await request.headers_to_send()
 
     async def ask() -> HttpReply:
-        instead = stand_in.get()
         if instead is not None:
             return to_reply(
-                await instead.send(httpx.Request("POST", request.url, headers=request.headers, content=request.body))
+                await instead.send(httpx.Request("POST", request.url, headers=headers, content=request.body))
             )
         session = await _session()
         response = await session.post(
             yarl.URL(request.url, encoded=True),  # as it was signed
             data=request.body,
-            headers=request.headers,
+            headers=headers,
             allow_redirects=False,
             proxy=_proxy_of(urlsplit(request.url).scheme, urlsplit(request.url).hostname or ""),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=silence, sock_read=silence),
@@ -242,8 +265,8 @@ async def send(request: Request, exchange: Exchange, silence: float) -> int:
         async def close() -> None:
             response.close()  # an answer that was read to its end has given its connection back already
 
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return HttpReply(response.status, headers, response.content.iter_any(), close, request.url)
+        told = {name.lower(): value for name, value in response.headers.items()}
+        return HttpReply(response.status, told, response.content.iter_any(), close, request.url)
 
     status, _, _ = await exchange_with(exchange, request.url, request.body, ask)
     return status

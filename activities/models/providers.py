@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from perdure.activities.models import bedrock
-
 
 @dataclass(frozen=True)
 class Provider:
@@ -30,7 +28,8 @@ class Provider:
         asks_for_usage: Whether it is asked for the usage of a stream; the others tell it unasked, or refuse.
         extra: Fields that each of its requests has.
         own: Settings that only it has, of where its calls go.
-        tokens: Variables of a token that does in place of a key.
+        tokens: Variables of a token, or of whoever gives one, that do in place of a key.
+        needs: Variables that each call needs which says nothing of its own.
     """
 
     address: str
@@ -45,6 +44,7 @@ class Provider:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     own: frozenset[str] = frozenset()
     tokens: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     def address_of(self, settings: Mapping[str, Any]) -> str:
         """The address of a call; empty if nobody has said it."""
@@ -52,9 +52,10 @@ class Provider:
         return str(given or _first_of(self.addresses) or self.address).rstrip("/")
 
     def missing_keys(self) -> tuple[str, ...]:
-        """The variable of a key that a call needs and the environment lacks; a server of one's own needs none."""
-        wants = self.keys if self.address.startswith("https://") else ()
-        return wants[:1] if wants and not _first_of((*wants, *self.tokens)) else ()
+        """The variables that a call needs and the environment lacks; a server of one's own needs no key."""
+        lacking = tuple(name for name in self.needs if not os.environ.get(name))
+        wants = self.keys if self.needs or self.address.startswith("https://") else ()
+        return (*lacking, *(wants[:1] if wants and not _first_of((*wants, *self.tokens)) else ()))
 
     def key_of(self, settings: Mapping[str, Any]) -> str:
         """The key of a call; empty without one."""
@@ -87,6 +88,15 @@ ANTHROPIC = Provider(
     schemas="native",
 )
 
+AZURE = Provider(
+    "",
+    keys=("AZURE_API_KEY", "AZURE_OPENAI_API_KEY"),
+    addresses=("AZURE_API_BASE",),
+    needs=("AZURE_API_BASE",),
+    tokens=("AZURE_AD_TOKEN", "AZURE_CLIENT_ID", "AZURE_FEDERATED_TOKEN_FILE", "IDENTITY_ENDPOINT"),
+    own=frozenset({"api_version", "azure_ad_token"}),
+)
+
 GEMINI = Provider(
     "https://generativelanguage.googleapis.com/v1beta",
     keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
@@ -95,11 +105,23 @@ GEMINI = Provider(
     schemas="strict",
 )
 
-BEDROCK = Provider("", renamed={"user": ""}, schemas="native", own=bedrock.SETTINGS)
+BEDROCK = Provider(
+    "",
+    renamed={"user": ""},
+    schemas="native",
+    own=frozenset(
+        {
+            *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+            *("aws_profile_name", "aws_role_name", "aws_session_name", "aws_external_id"),
+            *("aws_region_name", "aws_bedrock_runtime_endpoint"),
+        }
+    ),
+)
 
 PROVIDERS: Mapping[str, Provider] = {
     "openai": OPENAI,
     "anthropic": ANTHROPIC,
+    "azure": AZURE,
     "bedrock": BEDROCK,
     "cerebras": _compatible("CEREBRAS", "https://api.cerebras.ai/v1", renamed=_OLD_CEILING, asks_for_usage=False),
     "dashscope": _compatible("DASHSCOPE", "https://dashscope.aliyuncs.com/compatible-mode/v1"),

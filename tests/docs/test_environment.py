@@ -109,7 +109,7 @@ async def test_what_cannot_be_run_here_is_refused_in_a_sentence(
 def test_without_the_workers_packages_the_sentence_names_one_and_how_to_install_it(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(
         "import asyncio, sys\n"
-        "sys.modules['litellm'] = None\n"
+        "sys.modules['mcp'] = None\n"
         "from perdure import Agent\n"
         "from perdure.testing import EnvironmentUnavailableError, environment\n"
         "async def probe():\n"
@@ -121,5 +121,5 @@ def test_without_the_workers_packages_the_sentence_names_one_and_how_to_install_
         "    print(error)\n"
     )
     ended = run_python(tmp_path, "probe.py")
-    wanted = "a worker needs the package litellm; install it with: pip install 'perdure[worker]'\n"
+    wanted = "a worker needs the package mcp; install it with: pip install 'perdure[worker]'\n"
     assert ended.stdout == wanted, ended.stderr

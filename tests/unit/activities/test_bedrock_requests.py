@@ -3,8 +3,10 @@
 import asyncio
 import base64
 import json
+import os
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import botocore.session  # type: ignore[import-untyped]
@@ -12,6 +14,8 @@ import pytest
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 
 from perdure.activities.models import bedrock, litellm_call, provider_door, providers
+from perdure.activities.models.failures import NoReplyError, ProviderError
+from perdure.activities.models.keys import MissingKeyError
 from perdure.activities.models.litellm_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
@@ -33,8 +37,12 @@ PIXEL = base64.b64encode(b"\x89PNG\r\n").decode()
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of AWS is set, and no file of its configuration is read."""
-    for name in (*bedrock.SETTINGS, *bedrock._REGIONS, *bedrock._FETCHED, bedrock._TOKEN, "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name.upper(), raising=False)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    bedrock._source.cache_clear()
 
 
 def calls(*amounts: int) -> Json:
@@ -178,7 +186,9 @@ def prepared(settings: Mapping[str, Json], *, streams: bool = False) -> provider
 
 
 @pytest.mark.parametrize("session", [None, "token"])
-def test_a_request_has_the_signature_of_botocores_client(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_has_the_signature_of_botocores_client(
+    session: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-14: AWS refuses any other."""
     monkeypatch.setattr("botocore.auth.get_current_datetime", lambda *_, **__: datetime(2026, 11, 28, tzinfo=UTC))
     settings = {**KEYS, **({"aws_session_token": session} if session else {})}
@@ -203,8 +213,7 @@ def test_a_request_has_the_signature_of_botocores_client(session: str | None, mo
     (theirs,) = signed
     assert request.url == theirs.url
     assert json.loads(request.body) == json.loads(theirs.body)
-    headers = bedrock.sign(request.url, theirs.body, settings)
-    assert headers is not None
+    headers = await bedrock.sign(request.url, theirs.body, settings)
     assert headers["Authorization"] == theirs.headers["Authorization"].decode()
     assert headers.get("X-Amz-Security-Token") == session
 
@@ -226,27 +235,120 @@ def test_a_model_is_known_to_speak_converse(name: str, model: str) -> None:
     assert bedrock.model_of(name) == model
 
 
+FILE = "[own]\naws_access_key_id = AKIAOWN\naws_secret_access_key = s\n"
+IN_VARIABLES = {"AWS_ACCESS_KEY_ID": "AKIAOTHER", "AWS_SECRET_ACCESS_KEY": "s"}
+ROLE = "arn:aws:iam::123456789012:role/own"
+TAKEN = {"AccessKeyId": "AKIAOWN", "SecretAccessKey": "s", "SessionToken": "t", "Token": "t"}
+UNTIL = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+STS = (
+    "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>AKIAOWN</AccessKeyId>"
+    "<SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>"
+    f"<Expiration>{UNTIL}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+)
+REFUSED = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>not yours</Message></Error></ErrorResponse>"
+
+
+async def signed(
+    variables: Mapping[str, str], settings: Json, said: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, int]:
+    """The key that a call is signed with, the second time, and the requests that it took to have it."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await read_request(reader))
+        body = said.encode()
+        head = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+
+    async with serving(serve) as address:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value.replace("ADDRESS", address.removesuffix("/v1")))
+        await bedrock.sign("https://bedrock.example/model/x/converse", b"{}", settings)
+        headers = await bedrock.sign("https://bedrock.example/model/x/converse", b"{}", settings)
+    return headers["Authorization"].partition("Credential=")[2].partition("/")[0], len(asked)
+
+
 @pytest.mark.parametrize(
-    ("variables", "settings", "is_direct"),
+    ("variables", "settings", "said", "requests"),
     [
-        ({}, KEYS, True),
-        ({name.upper(): value for name, value in KEYS.items()}, {}, True),
-        ({"AWS_BEARER_TOKEN_BEDROCK": "t"}, {}, True),
-        ({}, {}, False),
-        ({"AWS_PROFILE": "own"}, {}, False),
-        ({"AWS_PROFILE": "own"}, KEYS, True),
-        ({"AWS_ROLE_ARN": "arn:x", "AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "s"}, {}, False),
-        ({}, {**KEYS, "aws_role_name": "own"}, False),
-        ({}, {**KEYS, "aws_profile_name": "own"}, False),
+        (IN_VARIABLES, KEYS, "", 0),
+        ({"AWS_ACCESS_KEY_ID": "AKIAOWN", "AWS_SECRET_ACCESS_KEY": "s"}, {}, "", 0),
+        ({"AWS_PROFILE": "own"}, {}, "", 0),
+        (IN_VARIABLES, {"aws_profile_name": "own"}, "", 0),
+        (
+            {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "ADDRESS/keys"},
+            {},
+            json.dumps({**TAKEN, "Expiration": UNTIL}),
+            1,
+        ),
+        ({**IN_VARIABLES, "AWS_ENDPOINT_URL_STS": "ADDRESS"}, {"aws_role_name": ROLE}, STS, 1),
+        (
+            {"AWS_ENDPOINT_URL_STS": "ADDRESS"},
+            {"aws_profile_name": "own", "aws_role_name": ROLE, "aws_external_id": "an id"},
+            STS,
+            1,
+        ),
+        ({"AWS_ENDPOINT_URL_STS": "ADDRESS"}, {**KEYS, "aws_role_name": ROLE}, STS, 1),
+    ],
+    ids=[
+        "settings",
+        "variables",
+        "profile",
+        "named profile",
+        "container",
+        "role",
+        "role of a profile",
+        "role of a key",
     ],
 )
-def test_a_key_that_has_to_be_fetched_is_left_to_litellm(
-    variables: dict[str, str], settings: dict[str, str], is_direct: bool, monkeypatch: pytest.MonkeyPatch
+async def test_keys_are_those_that_the_settings_or_the_environment_name(
+    variables: dict[str, str],
+    settings: dict[str, str],
+    said: str,
+    requests: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    """Fetching it would hold every other job of the worker up."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert (prepared(settings) is not None) is is_direct
+    """S-14: keys that expire are fetched once, on a thread."""
+    (tmp_path / "credentials").write_text(FILE)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    used, asked = await signed(variables, settings, said, "200 OK", monkeypatch)
+    assert (used, asked) == (KEYS["aws_access_key_id"] if settings is KEYS else "AKIAOWN", requests)
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "kind", "words"),
+    [
+        ({}, {}, MissingKeyError, "Unable to locate credentials"),
+        ({"AWS_PROFILE": "gone"}, {}, MissingKeyError, "gone"),
+        ({}, {"aws_profile_name": "gone"}, MissingKeyError, "gone"),
+        (
+            {**IN_VARIABLES, "AWS_ENDPOINT_URL_STS": "ADDRESS"},
+            {"aws_role_name": ROLE},
+            ProviderError,
+            "not yours",
+        ),
+        (
+            {**IN_VARIABLES, "AWS_ENDPOINT_URL_STS": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"},
+            {"aws_role_name": ROLE},
+            NoReplyError,
+            "no credentials",
+        ),
+    ],
+    ids=["none", "profile", "named profile", "a role that is refused", "nobody there"],
+)
+async def test_keys_that_cannot_be_had_are_told(
+    variables: dict[str, str],
+    settings: dict[str, str],
+    kind: type[Exception],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S-14: a missing key and a refused role are final, an outage is not."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with pytest.raises(kind, match=words):
+        await signed(variables, settings, REFUSED, "403 Forbidden", monkeypatch)
 
 
 def test_the_address_is_that_of_the_region(monkeypatch: pytest.MonkeyPatch) -> None:

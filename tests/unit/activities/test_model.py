@@ -10,7 +10,8 @@ import pytest
 
 from perdure.activities.models import litellm_patches
 from perdure.activities.models.attempt import DeadlineExceededError, _wait_within
-from perdure.activities.models.litellm_call import Answer, MissingKeyError, complete, require_key
+from perdure.activities.models.keys import MissingKeyError, require_key
+from perdure.activities.models.litellm_call import Answer, complete
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing import Script, ScriptedProvider, faults, say

@@ -16,7 +16,7 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 
 Json = Any
 
-OTHERS = [name for name in PROVIDERS if name not in {"openai", "anthropic", "bedrock", "gemini"}]
+OTHERS = [name for name in PROVIDERS if name not in {"openai", "anthropic", "azure", "bedrock", "gemini"}]
 
 TOOL = ToolDeclaration(
     name="pay",

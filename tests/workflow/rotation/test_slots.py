@@ -25,6 +25,7 @@ async def test_a_turn_that_rotates_keeps_its_slot_and_no_history_grows_with_the_
     async with ScriptedProvider(script) as provider, house.worker(tester):
         house.use(provider)
         turn = await house.client.start("tester", "go", session=house.session)
+        assert await turn.number() == 1  # it has the slot
         waits = await house.client.start("tester", "go", session=other)
         await rotated(house, house.session)
         await work.wait_for(house.session)
