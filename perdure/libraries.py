@@ -45,11 +45,12 @@ class Name:
     sets: tuple[str, ...] = ()
 
     def problem(self) -> str:
-        """Reason that the name cannot be used as it is; empty if it can."""
-        place = f"{self.module}.{self.path}"
+        """Reason that the name cannot be used as it is; empty if it can. What it stands in is named before it."""
+        place = self.module
         try:
             found: Any = importlib.import_module(self.module)
             for part in self.path.split("."):
+                place = f"{place}.{part}"
                 found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
             unset = [name for name in self.sets if f"self.{name}" not in inspect.getsource(found)]
         except (ImportError, AttributeError):
