@@ -20,7 +20,7 @@ from decimal import Decimal
 from typing import Any, cast
 
 from perdure.activities.faults import MISTAKES, mark_answered
-from perdure.activities.models import provider_door, providers
+from perdure.activities.models import provider_door, provider_requests, providers
 from perdure.activities.models.estimates import fill_counts, usage_of
 from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
 from perdure.activities.models.keys import MissingKeyError, require_key
@@ -180,9 +180,11 @@ def _enforced(definition: AgentDefinition) -> tuple[JsonValue, bool] | None:
         return None
     if definition.tools and mode_of(definition) != "api":  # a call in text would not fit the schema
         return None
-    prefix = definition.model.partition("/")[0]
+    prefix, _, name = definition.model.partition("/")
     row = providers.PROVIDERS.get(prefix)
     takes = "yes" if row is None else row.schemas
+    if takes == "strict" and name.startswith("claude-"):  # at Vertex AI, beside Gemini
+        prefix, takes = "anthropic", "native"
     has_own = bool(known.get("supports_native_structured_output"))
     beside_tools = prefix in {"openai", "azure"} or not definition.tools
     has_any = has_own or (takes != "native" and bool(known.get("supports_response_schema")) and beside_tools)
@@ -308,7 +310,7 @@ async def _exchange(definition: AgentDefinition, arguments: Mapping[str, Any], s
     """
     is_listened_to, response, failure = _is_listened_to(), None, None
     with guard_exchange(shown, keeps_bytes=is_listened_to) as exchange:
-        request = None if is_listened_to else provider_door.prepare(arguments, streams=shown is not None)
+        request = None if is_listened_to else provider_requests.prepare(arguments, streams=shown is not None)
         try:
             if request is not None:
                 await provider_door.send(request, exchange, SILENCE_SECONDS)

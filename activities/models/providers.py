@@ -1,7 +1,7 @@
 """Providers that are called directly: a row for each prefix of a model's name.
 
 A row says where a provider answers, where its key and another address come from, and how its requests differ from
-OpenAI's chat completions, which all but three take. Sources: the providers' references, and litellm's addresses and
+OpenAI's chat completions, which all but a few take. Sources: the providers' references, and litellm's addresses and
 variables, which the tests compare. A provider without a row is called through litellm.
 """
 
@@ -28,6 +28,7 @@ class Provider:
         asks_for_usage: Whether it is asked for the usage of a stream; the others tell it unasked, or refuse.
         extra: Fields that each of its requests has.
         own: Settings that only it has, of where its calls go.
+        options: Settings that only it has, of what it does.
         tokens: Variables of a token, or of whoever gives one, that do in place of a key.
         needs: Variables that each call needs which says nothing of its own.
     """
@@ -43,6 +44,7 @@ class Provider:
     asks_for_usage: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     own: frozenset[str] = frozenset()
+    options: frozenset[str] = frozenset()
     tokens: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -101,7 +103,6 @@ GEMINI = Provider(
     "https://generativelanguage.googleapis.com/v1beta",
     keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
     addresses=("GEMINI_API_BASE",),
-    renamed={"parallel_tool_calls": "", "user": ""},
     schemas="strict",
 )
 
@@ -116,6 +117,25 @@ BEDROCK = Provider(
             *("aws_region_name", "aws_bedrock_runtime_endpoint"),
         }
     ),
+)
+
+OLLAMA = Provider(
+    "http://localhost:11434",
+    keys=("OLLAMA_API_KEY",),
+    addresses=("OLLAMA_API_BASE",),
+    options=frozenset(
+        {
+            *("num_ctx", "num_predict", "num_keep", "num_gpu", "num_batch", "num_thread", "main_gpu", "use_mmap"),
+            *("repeat_last_n", "repeat_penalty", "min_p", "typical_p", "tfs_z"),
+            *("mirostat", "mirostat_eta", "mirostat_tau", "keep_alive", "think"),
+        }
+    ),
+)
+
+VERTEX = Provider(
+    "",
+    schemas="strict",
+    own=frozenset({"vertex_project", "vertex_location", "vertex_credentials"}),
 )
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -163,6 +183,8 @@ PROVIDERS: Mapping[str, Provider] = {
     "nvidia_nim": _compatible(
         "NVIDIA_NIM", "https://integrate.api.nvidia.com/v1", renamed=_OLD_CEILING, asks_for_usage=False
     ),
+    "ollama": OLLAMA,
+    "ollama_chat": OLLAMA,
     "openrouter": _compatible(
         "OPENROUTER",
         "https://openrouter.ai/api/v1",
@@ -186,6 +208,7 @@ PROVIDERS: Mapping[str, Provider] = {
         "https://ai-gateway.vercel.sh/v1",
         keys=("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
     ),
+    "vertex_ai": VERTEX,
     "xai": _compatible("XAI", "https://api.x.ai/v1", renamed=_OLD_CEILING),
     "zai": _compatible("ZAI", "https://api.z.ai/api/paas/v4", renamed=_OLD_CEILING, schemas="no"),
 }

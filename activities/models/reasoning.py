@@ -36,7 +36,7 @@ _OF_CLAUDE = frozenset({"azure_ai", "bedrock", "vertex_ai"})
 
 _OF_GEMINI = frozenset({"gemini", "vertex_ai"})
 
-_OF_TEXT = frozenset({"deepseek", "fireworks_ai", "moonshot", "ollama_chat", "together_ai", "zai"})
+_OF_TEXT = frozenset({"deepseek", "fireworks_ai", "moonshot", "ollama", "ollama_chat", "together_ai", "zai"})
 """Providers that take ``reasoning_content`` back. Source: their pages on reasoning, and litellm's request transforms.
 Mistral refuses the field; OpenAI, Groq and xAI keep the reasoning of a chat completion to themselves."""
 
@@ -50,7 +50,7 @@ def kinds_for(model: str) -> frozenset[str]:
         return frozenset({"thought_signature"})
     if provider == "openrouter":
         return frozenset({"reasoning_details"})
-    if provider == "openai":  # only an answer of its Responses has such items
+    if provider in {"openai", "azure"}:  # only an answer of its Responses has such items
         return frozenset({"reasoning_item"})
     return frozenset({"reasoning_content"}) if provider in _OF_TEXT else frozenset()
 

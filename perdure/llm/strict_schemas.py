@@ -71,16 +71,18 @@ _CLAUDE = _Subset(
     closes=True,
     recurs=False,
 )
+_GEMINI = _Subset(
+    _STRUCTURE - {"const"} | {"format", "maximum", "maxItems", "minimum", "minItems"},
+    optional=None,
+    formats=frozenset({"date", "date-time", "time"}),
+    is_closed=False,
+)
 _SUBSETS: Mapping[str, _Subset] = {
     "azure": _Subset(_STRUCTURE, properties=100, levels=5, choices=500),
     "anthropic": _CLAUDE,
     "bedrock": _CLAUDE,
-    "gemini": _Subset(
-        _STRUCTURE - {"const"} | {"format", "maximum", "maxItems", "minimum", "minItems"},
-        optional=None,
-        formats=frozenset({"date", "date-time", "time"}),
-        is_closed=False,
-    ),
+    "gemini": _GEMINI,
+    "vertex_ai": _GEMINI,
 }
 """The subsets by the prefix of a model's name; any other has OpenAI's."""
 

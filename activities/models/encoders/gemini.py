@@ -28,6 +28,9 @@ _NAMES: Mapping[str, str] = {
     "frequency_penalty": "frequencyPenalty",
 }
 
+_LEFT_OUT = frozenset({"parallel_tool_calls", "user"})
+"""Settings of OpenAI's that it has nothing for."""
+
 _MODES: Mapping[str, str] = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 
 _VERSION = re.compile(r"gemini-(?P<major>\d+)")
@@ -39,7 +42,7 @@ def encode(asked: Asked) -> Object:
     system = [message for message in asked.messages if message.get("role") == "system"]
     if system:
         body["systemInstruction"] = {"parts": [part for message in system for part in _parts(message.get("content"))]}
-    settings = dict(asked.settings)
+    settings = {name: value for name, value in asked.settings.items() if name not in _LEFT_OUT}
     choice = settings.pop("tool_choice", None)
     if asked.tools:
         functions = [_declaration(to_object(tool.get("function"))) for tool in asked.tools]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import azure, litellm_call, provider_door, providers
+from perdure.activities.models import azure, litellm_call, provider_requests, providers
 from perdure.activities.models.keys import MissingKeyError, require_key
 from perdure.activities.models.litellm_call import Answer
 from perdure.contracts.agents import AgentDefinition
@@ -105,10 +105,10 @@ def test_an_address_may_be_the_resources_or_any_part_of_the_url(
 )
 def test_a_deployment_is_asked_where_its_model_takes_tools(name: str, path: str, model: str) -> None:
     asked = {"model": f"azure/{name}", "messages": [HI], "tools": [{"type": "function", "function": {"name": "f"}}]}
-    request = provider_door.prepare({**asked, "api_base": RESOURCE, "api_key": "k"}, streams=True)
+    request = provider_requests.prepare({**asked, "api_base": RESOURCE, "api_key": "k"}, streams=True)
     assert request is not None
     assert request.url.partition("?")[0].endswith(path)
-    assert json.loads(request.body)["model"] == model
+    assert json.loads(json.dumps(request.body))["model"] == model
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,7 @@ def test_variables_that_are_missing_are_named(
 
 def test_a_token_that_has_to_be_fetched_is_left_to_litellm() -> None:
     """Of a managed identity, for which it has Microsoft's library."""
-    assert provider_door.prepare({"model": "azure/mine", "messages": [HI], "api_base": RESOURCE}, streams=False) is None
+    assert (
+        provider_requests.prepare({"model": "azure/mine", "messages": [HI], "api_base": RESOURCE}, streams=False)
+        is None
+    )

@@ -13,7 +13,7 @@ import botocore.session  # type: ignore[import-untyped]
 import pytest
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 
-from perdure.activities.models import bedrock, litellm_call, provider_door, providers
+from perdure.activities.models import bedrock, litellm_call, provider_requests, providers
 from perdure.activities.models.failures import NoReplyError, ProviderError
 from perdure.activities.models.keys import MissingKeyError
 from perdure.activities.models.litellm_call import Answer
@@ -180,9 +180,9 @@ def with_marks_behind(blocks: list[Json]) -> Iterator[Json]:
             yield {"cachePoint": {"type": "default"}}
 
 
-def prepared(settings: Mapping[str, Json], *, streams: bool = False) -> provider_door.Request | None:
+def prepared(settings: Mapping[str, Json], *, streams: bool = False) -> provider_requests.Request | None:
     arguments = {"model": f"bedrock/converse/{MODEL}", "messages": [HI], **settings}
-    return provider_door.prepare(arguments, streams=streams)
+    return provider_requests.prepare(arguments, streams=streams)
 
 
 @pytest.mark.parametrize("session", [None, "token"])
@@ -212,7 +212,7 @@ async def test_a_request_has_the_signature_of_botocores_client(
         client.converse(modelId=MODEL, messages=[{"role": "user", "content": [{"text": "Hi"}]}])
     (theirs,) = signed
     assert request.url == theirs.url
-    assert json.loads(request.body) == json.loads(theirs.body)
+    assert json.loads(json.dumps(request.body)) == json.loads(theirs.body)
     headers = await bedrock.sign(request.url, theirs.body, settings)
     assert headers["Authorization"] == theirs.headers["Authorization"].decode()
     assert headers.get("X-Amz-Security-Token") == session

@@ -19,6 +19,7 @@ from perdure.activities.models import (
     provider_door,
     provider_http,
     provider_reading,
+    provider_requests,
 )
 from perdure.activities.models.conversations import Conversations
 from perdure.activities.models.failures import facts_of
@@ -153,7 +154,7 @@ async def test_an_exception_of_a_body_stays_the_tools(run: Run) -> None:
 
 
 ON_THE_WAY: dict[str, tuple[Way, Any, str, Any]] = {
-    "the request": (Way.OPENAI, provider_door, "prepare", fail),
+    "the request": (Way.OPENAI, provider_requests, "prepare", fail),
     "the door": (Way.OPENAI, provider_door, "send", fail_later),
     "the session": (Way.ANTHROPIC, provider_door, "_session", fail),
     "the exchange": (Way.OPENAI, provider_http, "_exchange", fail_later),

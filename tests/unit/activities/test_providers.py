@@ -7,7 +7,7 @@ from typing import Any
 import litellm
 import pytest
 
-from perdure.activities.models import litellm_call, provider_door, providers
+from perdure.activities.models import litellm_call, provider_requests, providers
 from perdure.activities.models.providers import PROVIDERS
 from perdure.activities.models.wires.reply import Silent
 from perdure.contracts.agents import AgentDefinition
@@ -16,7 +16,8 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 
 Json = Any
 
-OTHERS = [name for name in PROVIDERS if name not in {"openai", "anthropic", "azure", "bedrock", "gemini"}]
+OWN_WIRE = {"openai", "anthropic", "azure", "bedrock", "gemini", "ollama", "ollama_chat", "vertex_ai"}
+OTHERS = [name for name in PROVIDERS if name not in OWN_WIRE]
 
 TOOL = ToolDeclaration(
     name="pay",
@@ -85,7 +86,7 @@ async def test_every_row_is_called_directly(name: str, streams: bool) -> None:
             name="t", model=f"{name}/some-model", tools=(TOOL,), tool_mode="api", generate_params=params
         )
         arguments: Json = {"model": agent.model, "messages": CONVERSATION, **params}
-        assert provider_door.prepare(arguments, streams=streams) is not None
+        assert provider_requests.prepare(arguments, streams=streams) is not None
         shown = Silent() if streams else None
         first = await litellm_call.complete(agent, [CONVERSATION[0], CONVERSATION[1]], shown=shown)
         second = await litellm_call.complete(agent, CONVERSATION, shown=shown)

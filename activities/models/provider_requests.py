@@ -1,0 +1,299 @@
+"""The request of a call, for each provider that perdure calls directly: where it goes, its key, and its body.
+
+A call that needs more than this, such as a setting that only litellm knows, goes through litellm's ``acompletion``.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+from perdure.activities.models import azure, bedrock, providers, vertex
+from perdure.activities.models.encoders import (
+    Asked,
+    chat,
+    converse,
+    effort_in,
+    gemini,
+    messages,
+    ollama,
+    responses,
+)
+from perdure.activities.models.facts import facts_about
+from perdure.activities.models.provider_replies import Object
+from perdure.activities.models.providers import Provider
+
+_ADDRESS = frozenset({"api_base", "base_url", "api_key"})
+
+_SETTINGS = frozenset(
+    {
+        *(
+            "temperature",
+            "top_p",
+            "top_k",
+            "max_tokens",
+            "max_completion_tokens",
+            "stop",
+            "seed",
+            "user",
+            "tool_choice",
+        ),
+        *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "thinking"),
+        *("service_tier", "verbosity", "prompt_cache_key", "safety_identifier"),
+    }
+)
+"""Settings of an agent that mean the same here as in litellm's call."""
+
+_EXTRA = frozenset({"extra_headers", "extra_body"})
+
+_OURS = frozenset({"model", "messages", "tools", "response_format", "timeout", "num_retries", "max_retries"})
+
+_TAKEN = _OURS | _ADDRESS | _SETTINGS | _EXTRA
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for a model's answer.
+
+    Attributes:
+        url: Where it goes.
+        headers: Its headers, without a signature.
+        body: Its body.
+        sign: Gives the URL and the headers of a signature, by the bytes of the body, when it is sent.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    body: Object
+    sign: Callable[[bytes], Awaitable[tuple[str, Mapping[str, str]]]] | None = None
+
+    async def signed(self, body: bytes) -> Self:
+        """The same with the headers of its signature.
+
+        Raises:
+            MissingKeyError: There is no key to sign it with.
+            NoReplyError: Whoever gives the key does not answer.
+        """
+        if self.sign is None:
+            return self
+        url, headers = await self.sign(body)
+        return replace(self, url=url, headers={**self.headers, **headers})
+
+
+def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
+    """The request of a call, by the arguments of litellm's; None if the call needs litellm."""
+    prefix, _, name = str(arguments["model"]).partition("/")
+    provider = providers.PROVIDERS.get(prefix)
+    if provider is None or _is_changed():
+        return None
+    if not arguments.keys() <= _TAKEN | provider.own | provider.options:
+        return None
+    asked = _asked(provider, name, arguments, streams=streams)
+    call = _Call(provider, name, arguments, provider.address_of(arguments), provider.key_of(arguments), asked)
+    request = _WRITERS.get(prefix, _write_chat)(call)
+    if request is None:
+        return None
+    extra_headers: Mapping[str, str] = arguments.get("extra_headers") or {}
+    own = {"content-type": "application/json", **request.headers}
+    taken = {header.lower() for header in extra_headers}
+    kept = {header: value for header, value in own.items() if header not in taken}
+    extra_body: Object = arguments.get("extra_body") or {}
+    return replace(request, headers={**kept, **extra_headers}, body={**request.body, **provider.extra, **extra_body})
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call, and where its provider answers."""
+
+    provider: Provider
+    name: str
+    arguments: Mapping[str, Any]
+    address: str
+    key: str
+    asked: Asked
+
+
+def _bearer(key: str) -> Mapping[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def _write_chat(call: _Call) -> Request | None:
+    if not call.address:  # litellm knows what is missing
+        return None
+    body = chat.encode(call.asked, asks_for_usage=call.provider.asks_for_usage)
+    return Request(f"{call.address}/chat/completions", _bearer(call.key), body)
+
+
+def _write_openai(call: _Call) -> Request | None:
+    if not _speaks_responses(call.name, call.arguments, call.address):
+        return _write_chat(call)
+    asked = replace(call.asked, model=call.name.removeprefix("responses/"))
+    return Request(f"{call.address}/responses", _bearer(call.key), responses.encode(asked))
+
+
+def _write_azure(call: _Call) -> Request | None:
+    headers = azure.headers_of(call.arguments, call.key)
+    if headers is None or not call.address:
+        return None
+    model = azure.deployment_of(call.name)
+    asks_responses = _speaks_responses(model, call.arguments, _OPENAI_ADDRESS)
+    asked = replace(call.asked, model=model.removeprefix("responses/"))
+    path, body = ("responses", responses.encode(asked)) if asks_responses else ("chat/completions", chat.encode(asked))
+    return Request(azure.url_of(call.address, asked.model, call.arguments, path), headers, body)
+
+
+def _write_anthropic(call: _Call) -> Request:
+    return Request(_messages_at(call.address), _headers_of_anthropic(call.key), messages.encode(call.asked))
+
+
+def _write_gemini(call: _Call) -> Request:
+    method = "streamGenerateContent?alt=sse" if call.asked.streams else "generateContent"
+    headers = {"x-goog-api-key": call.key} if call.key else {}
+    return Request(f"{call.address}/models/{quote(call.name)}:{method}", headers, gemini.encode(call.asked))
+
+
+def _write_bedrock(call: _Call) -> Request | None:
+    """The request of a call of Bedrock, which is signed when it is sent."""
+    arguments, model = call.arguments, bedrock.model_of(call.name)
+    if not model or "extra_headers" in arguments:
+        return None
+    url = bedrock.url_of(model, arguments, streams=call.asked.streams)
+    body = converse.encode(replace(call.asked, model=model))
+
+    async def sign(body: bytes) -> tuple[str, Mapping[str, str]]:
+        return url, await bedrock.sign(url, body, arguments)
+
+    return Request(url, {}, body, sign)
+
+
+def _write_vertex(call: _Call) -> Request | None:
+    """The request of a call of Vertex AI, whose Gemini and Claude speak as they do at home."""
+    arguments, name, asked = call.arguments, call.name, call.asked
+    if name.startswith("claude-"):
+        body = {**messages.encode(asked), "anthropic_version": vertex.CLAUDE_VERSION}
+        del body["model"]
+    elif name.startswith("gemini-"):
+        body = gemini.encode(asked)
+    else:
+        return None
+    url = vertex.url_of(name, arguments, streams=asked.streams)
+    if call.key:
+        return Request(url, _bearer(call.key), body)
+    return Request(url, {}, body, lambda _: vertex.sign(url, arguments))
+
+
+def _write_ollama(call: _Call) -> Request:
+    return Request(f"{call.address}/api/chat", _bearer(call.key), ollama.encode(call.asked))
+
+
+_WRITERS: Mapping[str, Callable[[_Call], Request | None]] = {
+    "anthropic": _write_anthropic,
+    "azure": _write_azure,
+    "bedrock": _write_bedrock,
+    "gemini": _write_gemini,
+    "ollama": _write_ollama,
+    "ollama_chat": _write_ollama,
+    "openai": _write_openai,
+    "vertex_ai": _write_vertex,
+}
+"""Writers of the requests that are no plain chat completions, by the prefix of a model's name."""
+
+
+def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
+    facts = facts_about(str(arguments["model"]))
+    settings = {
+        provider.renamed.get(key, key): value for key, value in arguments.items() if key in _SETTINGS | provider.options
+    }
+    settings.pop("", None)
+    if provider.switches_thinking and (effort := effort_in(settings.get("reasoning_effort"))):
+        settings.setdefault("thinking", {"type": "disabled" if effort == "none" else "enabled"})
+        if effort == "none":
+            del settings["reasoning_effort"]
+    if settings.get("tool_choice") == "required":
+        settings["tool_choice"] = provider.required
+    return Asked(
+        model=name if "/" in name else f"{provider.model_prefix}{name}",
+        messages=arguments["messages"],
+        tools=arguments.get("tools") or (),
+        output=arguments.get("response_format"),
+        settings=settings,
+        most_tokens=facts.get("max_output_tokens") or MOST_TOKENS,
+        thinks_as_needed=facts["supports_adaptive_thinking"] is True
+        if "supports_adaptive_thinking" in facts
+        else _version_of_claude(name) >= _THINKS_AS_NEEDED,
+        streams=streams,
+    )
+
+
+MOST_TOKENS = 128_000
+"""Longest answer of a model that nobody knows, as that of the newest ones."""
+
+_CLAUDE = re.compile(r"claude-[a-z]+-(?P<major>\d+)(?:[-.](?P<minor>\d{1,2})(?!\d))?")
+
+_THINKS_AS_NEEDED = (4, 6)
+"""First version of Claude that decides itself how much it thinks. Source: Anthropic's page on adaptive thinking."""
+
+
+def _version_of_claude(name: str) -> tuple[int, int]:
+    found = _CLAUDE.search(name)
+    return (int(found["major"]), int(found["minor"] or 0)) if found else (0, 0)
+
+
+def _is_changed() -> bool:
+    """Whether an agent's module has set what litellm applies to every call; if it has imported it at all."""
+    litellm = sys.modules.get("litellm")
+    settings = (
+        *("cache", "model_alias_map", "proxy_auth", "headers", "model_fallbacks", "drop_params", "modify_params"),
+        *("api_base", "api_key", "openai_key", "anthropic_key", "secret_manager_client"),
+    )
+    return any(getattr(litellm, name, None) for name in settings)
+
+
+_GPT = re.compile(r"gpt-(?P<major>\d+)(?:\.(?P<minor>\d+))?(?!\S*-(?:chat|search))")
+
+_REASONS_WITH_TOOLS = (5, 4)
+"""First version of GPT whose chat completions take no functions while it reasons. Source: OpenAI's refusals."""
+
+
+def _speaks_responses(name: str, arguments: Mapping[str, Any], address: str) -> bool:
+    """Whether a model of OpenAI's is asked for a response: it has nothing else, is told to, or needs it for tools.
+
+    Behind an address of the author's own that is known of an effort that is asked for only.
+    """
+    if name.startswith("responses/") or facts_about(f"openai/{name}").get("mode") == "responses":
+        return True
+    version, effort = _GPT.match(name), arguments.get("reasoning_effort")
+    if version is None or not arguments.get("tools") or effort_in(effort) == "none":
+        return False
+    is_new = (int(version["major"]), int(version["minor"] or 0)) >= _REASONS_WITH_TOOLS
+    host = urlsplit(address).hostname or ""
+    return is_new and (effort is not None or host == _OPENAI_HOST or host.endswith(f".{_OPENAI_HOST}"))
+
+
+_OPENAI_HOST = "api.openai.com"
+_OPENAI_ADDRESS = f"https://{_OPENAI_HOST}/v1"
+
+
+_MESSAGES = "/v1/messages"
+
+_OF_A_LOGIN = "sk-ant-oat"
+"""Beginning of the tokens that Anthropic gives for a login, in place of a key."""
+
+
+def _messages_at(address: str) -> str:
+    """The URL of Anthropic's messages at an address, which may have a part of the path, or all of it."""
+    return address if address.endswith(_MESSAGES) else f"{address.removesuffix('/v1')}{_MESSAGES}"
+
+
+def _headers_of_anthropic(key: str) -> Mapping[str, str]:
+    """The headers of a call of Anthropic: with a key, or with the token of a login."""
+    headers = {"anthropic-version": "2023-06-01"}
+    token = "" if key else os.environ.get("ANTHROPIC_AUTH_TOKEN", "")
+    if key.startswith(_OF_A_LOGIN):
+        token, headers["anthropic-beta"] = key, "oauth-2025-04-20"
+    if token:
+        return {**headers, "authorization": f"Bearer {token}"}
+    return {**headers, "x-api-key": key} if key else headers
