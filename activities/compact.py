@@ -25,7 +25,7 @@ from perdure.activities.models.attempt import (
 from perdure.activities.models.cost_ceiling import NotAffordableError, ceiling
 from perdure.activities.models.facts import context_window
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.litellm_call import Answer, EmptyAnswerError
+from perdure.activities.models.model_call import Answer, EmptyAnswerError
 from perdure.activities.models.record_answer import CONTENT_CHARACTERS
 from perdure.activities.models.step_log import StepLog, event_of, own_key
 from perdure.activities.parts import ActivityParts

@@ -27,6 +27,9 @@ LONGEST_TRACEBACK = 20_000
 MISTAKES = (TypeError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError, RecursionError)
 """Exceptions that are a fault of code whatever was given to it."""
 
+_OF_READING = frozenset({"LookupError", "JSONDecodeError", "UnicodeDecodeError", "ValidationError"})
+"""Exceptions that a library raises at something that came and is odd, and hardly ever at anything else."""
+
 _LIBRARIES = frozenset({"litellm", "openai", "anthropic"})
 """Packages that read providers' replies."""
 
@@ -58,7 +61,10 @@ def find_fault(chain: Sequence[BaseException]) -> BaseException | None:
         return None
     answered = any(getattr(link, "perdure_answered", False) for link in chain)
     reads_reply = answered or _names_of(chain[0]) & {"StreamCutError"}
-    return None if reads_reply and not _is_ours(fault) else fault
+    package = _package_of(fault)
+    if (reads_reply and package != "perdure") or (package in _LIBRARIES and _names_of(fault) & _OF_READING):
+        return None
+    return fault
 
 
 def is_fault(error: BaseException) -> bool:
@@ -127,7 +133,7 @@ def _is_wrapper(error: BaseException) -> bool:
     return type(error) is Exception or bool(_names_of(error) & WRAPPERS)
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Whether perdure's code raised an exception, and not a library that it called."""
+def _package_of(error: BaseException) -> str:
+    """The package that raised an exception, of perdure and the libraries that read replies; empty if none did."""
     packages = (name.partition(".")[0] for name in modules_of(error))
-    return next((name for name in packages if name == "perdure" or name in _LIBRARIES), "") == "perdure"
+    return next((name for name in packages if name == "perdure" or name in _LIBRARIES), "")

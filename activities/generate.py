@@ -30,7 +30,7 @@ from perdure.activities.models.attempt import (
 )
 from perdure.activities.models.conversations import Conversations
 from perdure.activities.models.cost_ceiling import Counted, NotAffordableError, ceiling, text_only
-from perdure.activities.models.litellm_call import Answer, PromptAssemblyError, guard_assembly, system_prompt
+from perdure.activities.models.model_call import Answer, PromptAssemblyError, guard_assembly, system_prompt
 from perdure.activities.models.record_answer import (
     CONTENT_CHARACTERS,
     OutputCheck,

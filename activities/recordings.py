@@ -21,7 +21,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError, field_validator
 from temporalio import activity
 
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.record_answer import to_shown_arguments
 from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition

@@ -82,8 +82,6 @@ def _misfit(place: str, taken: Mapping[str, inspect.Parameter], given: Collectio
 
 
 NAMES: tuple[Name, ...] = (
-    Name("httpx", "httpx", "AsyncClient.send", ("request", "stream", "follow_redirects"), awaited=True),
-    Name("httpx2", "httpx2", "AsyncClient.send", ("request", "stream", "follow_redirects"), awaited=True),
     Name("aiohttp", "aiohttp.client_proto", "ResponseHandler.is_connected"),
     Name("aiohttp", "aiohttp.client_proto", "ResponseHandler.should_close"),
     Name("aiohttp", "aiohttp", "TCPConnector", sets=("_factory",)),
@@ -102,10 +100,7 @@ NAMES: tuple[Name, ...] = (
     Name("mcp", "mcp.client.session", "ClientSession", sets=("_dispatcher",)),
     Name("mcp", "mcp.client.session", "ClientSession._absorb_tool_listing", ("result", "complete")),
 )
-"""Every such name but litellm's, which is imported by few."""
-
-OF_LITELLM = (Name("litellm", "litellm._internal_context", "is_internal_call"),)
-"""Names of litellm's, compared when it is imported."""
+"""Every such name."""
 
 
 class LibraryMismatchError(Exception):
@@ -117,7 +112,6 @@ _READ_AT_IMPORT = {
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # no fetch at the first Claude call
     "LITELLM_MODE": "PRODUCTION",  # no stray .env file
     "HF_HUB_OFFLINE": "1",  # no tokenizer download, which blocks for 20 s offline
-    "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER": "true",  # the openai SDK costs 0.2 ms a message
     # By default a worker's 501st call to a provider would wait, unseen, until another has its answer.
     "AIOHTTP_CONNECTOR_LIMIT": "100000",  # 0 would be aiohttp's own default, 100
     "AIOHTTP_CONNECTOR_LIMIT_PER_HOST": "0",  # no limit but PERDURE_MAX_ACTIVITIES

@@ -6,7 +6,7 @@ import psycopg
 import sqlalchemy.dialects.postgresql.psycopg
 from temporalio.worker._worker import load_default_build_id
 
-from perdure.activities.models.litellm_call import warm_up
+from perdure.activities.models.model_call import warm_up
 from perdure.worker import app
 
 __all__ = ["app", "psycopg", "sqlalchemy"]

@@ -32,7 +32,7 @@ from perdure.activities.heartbeat import LostAttempts
 from perdure.activities.hooks import HooksActivity
 from perdure.activities.input_requests import PeopleActivity
 from perdure.activities.mcp.servers import McpServers, McpTold
-from perdure.activities.models.litellm_call import warm_up
+from perdure.activities.models.model_call import warm_up
 from perdure.activities.models.pace import Gates
 from perdure.activities.open_turn import OpenTurnActivity
 from perdure.activities.parts import ActivityParts

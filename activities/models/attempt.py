@@ -22,7 +22,7 @@ from perdure.activities.heartbeat import is_stop, note_spent, note_wait
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.given_way import MOST_TRIES
-from perdure.activities.models.litellm_call import Answer, complete
+from perdure.activities.models.model_call import Answer, complete
 from perdure.activities.models.pace import TELL_SECONDS, Gate, Waiting, wait_for
 from perdure.activities.models.provider_messages import without_places
 from perdure.activities.models.provider_replies import StreamCutError, UnusableAnswerError

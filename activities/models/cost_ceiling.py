@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
 from perdure.activities.models.facts import facts_about
-from perdure.activities.models.litellm_call import mode_of, system_prompt
+from perdure.activities.models.model_call import mode_of, system_prompt
 from perdure.activities.models.provider_messages import count_most_tokens
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid

@@ -1,41 +1,40 @@
-"""The door to every other provider: litellm's ``acompletion``, with its HTTP exchanges guarded.
+"""The door to every other provider: litellm's ``acompletion``, as it is, for whole answers.
 
-What it returns counts only if perdure could not read the reply itself (``perdure.activities.models.provider_http``).
+Bounds, streams and the reading of odd replies are litellm's own here. Its settings are public ones.
 """
 
+import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
 import litellm
 
-from perdure import libraries
-from perdure.activities.models import litellm_patches
-from perdure.activities.models.provider_http import Exchange
 from perdure.activities.models.provider_replies import InvalidReplyError
 from perdure.activities.models.reasoning import without_own_fields
 from perdure.activities.models.wires import chat
 from perdure.activities.models.wires.reply import Answered
 from perdure.contracts.plain import to_plain
 
-libraries.check_libraries(libraries.OF_LITELLM)
-litellm_patches.quiet()
+litellm.suppress_debug_info = True
+litellm.turn_off_message_logging = True
+for _name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):  # the worker's own handlers have their records
+    logging.getLogger(_name).handlers.clear()
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
-async def complete(arguments: Mapping[str, Any], exchange: Exchange) -> Any:  # noqa: ANN401 - litellm's
-    """Return litellm's result of the call; nothing for a stream that was read already."""
+async def complete(arguments: Mapping[str, Any]) -> Answered:
+    """The answer to a call.
+
+    Raises:
+        InvalidReplyError: It has not the shape of an answer.
+        Exception: Whatever litellm raises.
+    """
     messages = [without_own_fields(message) for message in arguments["messages"]]
-    arguments = {**arguments, "messages": messages}
-    if exchange.shown is None:
-        return await litellm.acompletion(**arguments)
-    stream: Any = await litellm.acompletion(**arguments, stream=True, stream_options={"include_usage": True})
-    if exchange.answered is None or exchange.keeps_bytes:
-        async for _ in stream:  # callbacks that are told of a stream are told at its end
-            pass
-    return None
+    return read(await litellm.acompletion(**{**arguments, "messages": messages}))
 
 
 def read(response: Any) -> Answered:  # noqa: ANN401 - litellm's
-    """The answer that litellm read itself, of a provider whose format perdure does not know.
+    """The answer in what litellm, or an author's own provider in it, has returned.
 
     Raises:
         InvalidReplyError: It has not the shape of an answer.

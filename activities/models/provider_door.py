@@ -17,27 +17,27 @@ import httpx
 import yarl
 from aiohttp.client_proto import ResponseHandler
 
-from perdure.activities.models.provider_http import ENCODINGS, Exchange, exchange_with, stand_in, to_reply
+from perdure.activities.models.provider_http import ENCODINGS, exchange, stand_in, to_reply
 from perdure.activities.models.provider_reading import HttpReply
 from perdure.activities.models.provider_requests import Request
+from perdure.activities.models.wires.reply import Answered, Shown
 
 
-async def send(request: Request, exchange: Exchange, silence: float) -> int:
-    """Send a request and have its answer read into the exchange; returns the reply's status.
+async def send(request: Request, shown: Shown | None, silence: float) -> Answered:
+    """The answer to a request.
 
     Args:
         request: The request.
-        exchange: The call's exchange.
+        shown: Takes the pieces of the answer; None if no stream is asked for.
         silence: Longest time in seconds without a byte.
 
     Raises:
         MissingKeyError: There is no key to sign it with.
         NoReplyError: The connection was not made, or was lost.
         UnusableReplyError: The reply is not an answer.
-        ProviderError: An error, with status 200.
+        ProviderError: It is an error.
     """
-    instead = stand_in.get()
-    body = json.dumps(request.body).encode()
+    body, instead = json.dumps(request.body).encode(), stand_in.get()
     signed = request if instead is not None else await request.signed(body)
     url, headers = signed.url, {**signed.headers, "accept-encoding": ENCODINGS}
 
@@ -60,8 +60,7 @@ async def send(request: Request, exchange: Exchange, silence: float) -> int:
         told = {name.lower(): value for name, value in response.headers.items()}
         return HttpReply(response.status, told, response.content.iter_any(), close, url)
 
-    status, _, _ = await exchange_with(exchange, url, body, ask)
-    return status
+    return await exchange(request.wire, url, ask, shown)
 
 
 @functools.cache

@@ -48,7 +48,7 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.values import JsonValue, replace
 
 LARGEST_ERROR = 64 * 1024
-"""Largest reply with an error, in bytes. litellm blocks the event loop for a second for each megabyte."""
+"""Largest reply with an error that is read, in bytes. Masking one takes a second for each megabyte."""
 
 LARGEST_REPLY = 32_000_000
 """Largest answer in bytes, decompressed. The longest answers of today's models have less than a hundredth."""
@@ -119,21 +119,20 @@ def _is_of_transport(error: Exception) -> bool:
     return isinstance(error, OSError | TimeoutError) or any(base.__name__ in _TRANSPORT for base in type(error).__mro__)
 
 
-async def receive(wire: Wire, reply: HttpReply, shown: Shown | None, kept: bytearray | None) -> Answered:
+async def receive(wire: Wire, reply: HttpReply, shown: Shown | None) -> Answered:
     """The answer in a reply of status 200, whole or a stream, whatever was asked for.
 
     Args:
         wire: The format of the answer.
         reply: The reply.
         shown: Takes the pieces of the answer; None if no stream was asked for.
-        kept: Takes the bytes of the reply.
 
     Raises:
         UnusableReplyError: The reply is not an answer.
         ProviderError: It is an error.
     """
     async with aclosing(_unpack(reply, LARGEST_REPLY + 1)) as pieces:
-        packets = _Packets(pieces, kept, is_streamed=shown is not None)
+        packets = _Packets(pieces, is_streamed=shown is not None)
         frames = await _frames_of(wire, reply, packets)
         if frames is None:
             return show_answer(await _read_whole(wire, reply, packets), shown)
@@ -143,11 +142,10 @@ async def receive(wire: Wire, reply: HttpReply, shown: Shown | None, kept: bytea
 class _Packets:
     """The packets of a body: bounded in size and silence; the first ones can be looked at before they are read."""
 
-    def __init__(self, pieces: AsyncGenerator[bytes], kept: bytearray | None, *, is_streamed: bool) -> None:
+    def __init__(self, pieces: AsyncGenerator[bytes], *, is_streamed: bool) -> None:
         self.size = 0
         self.first = b""
         self._pieces = pieces
-        self._kept = kept
         self._is_streamed = is_streamed
 
     async def look(self) -> bool:
@@ -173,8 +171,6 @@ class _Packets:
             raise StreamCutError(msg) from error
         if piece is not None:
             self.size += len(piece)
-            if self._kept is not None:
-                self._kept += piece
         if self.size > LARGEST_REPLY:
             msg = f"the reply has more than {LARGEST_REPLY // 1_000_000} MB, which no answer has"
             raise InvalidReplyError(msg)
@@ -450,19 +446,15 @@ def show_answer(answered: Answered, shown: Shown | None) -> Answered:
     return answered
 
 
-async def read(reply: HttpReply, most: int, *, cut: bool = False) -> bytes:
-    """The body, decompressed. Above ``most`` bytes it is cut, or refused without ``cut``."""
+async def read(reply: HttpReply, most: int) -> bytes:
+    """The first ``most`` bytes of the body, decompressed."""
     body = bytearray()
     async with aclosing(_unpack(reply, most + 1)) as pieces:
         async for piece in pieces:
             body += piece
-            if len(body) <= most:
-                continue
-            if cut:
-                return bytes(body[:most])
-            msg = f"the reply has more than {most // 1_000_000} MB, which no answer has"
-            raise InvalidReplyError(msg)
-    return bytes(body)
+            if len(body) > most:
+                break
+    return bytes(body[:most])
 
 
 async def _unpack(reply: HttpReply, most: int) -> AsyncGenerator[bytes]:

@@ -69,10 +69,6 @@ class StreamCutError(UnusableReplyError):
         self.has_ended_well = has_ended_well
 
 
-class StreamUnreadableError(UnusableReplyError):
-    """A stream was asked for at an address whose streams perdure cannot read. Nothing was sent."""
-
-
 class RedirectedError(UnusableReplyError):
     """The provider's address redirects requests; the text names the target's origin."""
 

@@ -1,11 +1,10 @@
 """The request of a call, for each provider that perdure calls directly: where it goes, its key, and its body.
 
-A call that needs more than this, such as a setting that only litellm knows, goes through litellm's ``acompletion``.
+A model that none of them has goes through litellm's ``acompletion``.
 """
 
 import os
 import re
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -25,33 +24,32 @@ from perdure.activities.models.encoders import (
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.providers import Provider
+from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, OLLAMA, RESPONSES, Wire
 
 _ADDRESS = frozenset({"api_base", "base_url", "api_key"})
-
-_SETTINGS = frozenset(
-    {
-        *(
-            "temperature",
-            "top_p",
-            "top_k",
-            "max_tokens",
-            "max_completion_tokens",
-            "stop",
-            "seed",
-            "user",
-            "tool_choice",
-        ),
-        *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "thinking"),
-        *("service_tier", "verbosity", "prompt_cache_key", "safety_identifier"),
-    }
-)
-"""Settings of an agent that mean the same here as in litellm's call."""
 
 _EXTRA = frozenset({"extra_headers", "extra_body"})
 
 _OURS = frozenset({"model", "messages", "tools", "response_format", "timeout", "num_retries", "max_retries"})
 
-_TAKEN = _OURS | _ADDRESS | _SETTINGS | _EXTRA
+_NO_SETTINGS = _OURS | _ADDRESS | _EXTRA
+
+_OF_LITELLM = frozenset(
+    {
+        *("additional_drop_params", "allowed_openai_params", "drop_params", "mock_response", "mock_timeout"),
+        *("api_type", "api_version", "custom_llm_provider", "deployment_id", "region_name", "ssl_verify"),
+        *("base_model", "hf_model_name", "model_info", "model_list", "supports_system_message"),
+        *("cache", "caching", "client", "custom_prompt_dict", "logger_fn", "no-log", "shared_session", "verbose"),
+        *("context_window_fallback_dict", "fallbacks", "retry_policy", "retry_strategy"),
+        *("default_headers", "headers", "force_timeout", "request_timeout", "stream_timeout"),
+        *("organization", "project", "use_litellm_proxy", "aws_web_identity_token", "aws_sts_endpoint"),
+    }
+)
+"""Settings of litellm itself, which mean nothing where it is not asked."""
+
+
+class UnknownSettingError(ValueError):
+    """A setting that a provider would not understand, and nobody else reads."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,14 @@ class Request:
         url: Where it goes.
         headers: Its headers, without a signature.
         body: Its body.
+        wire: The format of its answer.
         sign: Gives the URL and the headers of a signature, by the bytes of the body, when it is sent.
     """
 
     url: str
     headers: Mapping[str, str]
     body: Object
+    wire: Wire = CHAT
     sign: Callable[[bytes], Awaitable[tuple[str, Mapping[str, str]]]] | None = None
 
     async def signed(self, body: bytes) -> Self:
@@ -84,13 +84,20 @@ class Request:
 
 
 def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
-    """The request of a call, by the arguments of litellm's; None if the call needs litellm."""
+    """The request of a call, by its arguments under litellm's names; None if only litellm knows the model.
+
+    A setting that no wire has another name for goes into the body as it is: the provider says what it takes.
+
+    Raises:
+        UnknownSettingError: It has a setting of litellm's.
+    """
     prefix, _, name = str(arguments["model"]).partition("/")
     provider = providers.PROVIDERS.get(prefix)
-    if provider is None or _is_changed():
+    if provider is None:
         return None
-    if not arguments.keys() <= _TAKEN | provider.own | provider.options:
-        return None
+    if foreign := sorted(_OF_LITELLM & arguments.keys() - provider.own):
+        msg = f"{' and '.join(foreign)}: a setting of litellm's, without which {prefix} is called; leave it out"
+        raise UnknownSettingError(msg)
     asked = _asked(provider, name, arguments, streams=streams)
     call = _Call(provider, name, arguments, provider.address_of(arguments), provider.key_of(arguments), asked)
     request = _WRITERS.get(prefix, _write_chat)(call)
@@ -129,9 +136,18 @@ def _write_chat(call: _Call) -> Request | None:
 
 def _write_openai(call: _Call) -> Request | None:
     if not _speaks_responses(call.name, call.arguments, call.address):
-        return _write_chat(call)
+        return Request(f"{call.address}/chat/completions", _of_openai(call), chat.encode(call.asked))
     asked = replace(call.asked, model=call.name.removeprefix("responses/"))
-    return Request(f"{call.address}/responses", _bearer(call.key), responses.encode(asked))
+    return Request(f"{call.address}/responses", _of_openai(call), responses.encode(asked), RESPONSES)
+
+
+def _of_openai(call: _Call) -> Mapping[str, str]:
+    """The headers of OpenAI's: a key, and whose bill it is."""
+    whose = {
+        "openai-organization": call.arguments.get("organization") or os.environ.get("OPENAI_ORGANIZATION"),
+        "openai-project": call.arguments.get("project") or os.environ.get("OPENAI_PROJECT_ID"),
+    }
+    return {**_bearer(call.key), **{name: str(value) for name, value in whose.items() if value}}
 
 
 def _write_azure(call: _Call) -> Request | None:
@@ -141,18 +157,21 @@ def _write_azure(call: _Call) -> Request | None:
     model = azure.deployment_of(call.name)
     asks_responses = _speaks_responses(model, call.arguments, _OPENAI_ADDRESS)
     asked = replace(call.asked, model=model.removeprefix("responses/"))
-    path, body = ("responses", responses.encode(asked)) if asks_responses else ("chat/completions", chat.encode(asked))
-    return Request(azure.url_of(call.address, asked.model, call.arguments, path), headers, body)
+    path, wire, encode = ("responses", RESPONSES, responses.encode) if asks_responses else _AZURES_CHAT
+    return Request(azure.url_of(call.address, asked.model, call.arguments, path), headers, encode(asked), wire)
+
+
+_AZURES_CHAT = ("chat/completions", CHAT, chat.encode)
 
 
 def _write_anthropic(call: _Call) -> Request:
-    return Request(_messages_at(call.address), _headers_of_anthropic(call.key), messages.encode(call.asked))
+    return Request(_messages_at(call.address), _headers_of_anthropic(call.key), messages.encode(call.asked), MESSAGES)
 
 
 def _write_gemini(call: _Call) -> Request:
     method = "streamGenerateContent?alt=sse" if call.asked.streams else "generateContent"
     headers = {"x-goog-api-key": call.key} if call.key else {}
-    return Request(f"{call.address}/models/{quote(call.name)}:{method}", headers, gemini.encode(call.asked))
+    return Request(f"{call.address}/models/{quote(call.name)}:{method}", headers, gemini.encode(call.asked), GEMINI)
 
 
 def _write_bedrock(call: _Call) -> Request | None:
@@ -166,27 +185,27 @@ def _write_bedrock(call: _Call) -> Request | None:
     async def sign(body: bytes) -> tuple[str, Mapping[str, str]]:
         return url, await bedrock.sign(url, body, arguments)
 
-    return Request(url, {}, body, sign)
+    return Request(url, {}, body, CONVERSE, sign)
 
 
 def _write_vertex(call: _Call) -> Request | None:
     """The request of a call of Vertex AI, whose Gemini and Claude speak as they do at home."""
     arguments, name, asked = call.arguments, call.name, call.asked
     if name.startswith("claude-"):
-        body = {**messages.encode(asked), "anthropic_version": vertex.CLAUDE_VERSION}
+        wire, body = MESSAGES, {**messages.encode(asked), "anthropic_version": vertex.CLAUDE_VERSION}
         del body["model"]
     elif name.startswith("gemini-"):
-        body = gemini.encode(asked)
+        wire, body = GEMINI, gemini.encode(asked)
     else:
         return None
     url = vertex.url_of(name, arguments, streams=asked.streams)
     if call.key:
-        return Request(url, _bearer(call.key), body)
-    return Request(url, {}, body, lambda _: vertex.sign(url, arguments))
+        return Request(url, _bearer(call.key), body, wire)
+    return Request(url, {}, body, wire, lambda _: vertex.sign(url, arguments))
 
 
 def _write_ollama(call: _Call) -> Request:
-    return Request(f"{call.address}/api/chat", _bearer(call.key), ollama.encode(call.asked))
+    return Request(f"{call.address}/api/chat", _bearer(call.key), ollama.encode(call.asked), OLLAMA)
 
 
 _WRITERS: Mapping[str, Callable[[_Call], Request | None]] = {
@@ -204,9 +223,8 @@ _WRITERS: Mapping[str, Callable[[_Call], Request | None]] = {
 
 def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
     facts = facts_about(str(arguments["model"]))
-    settings = {
-        provider.renamed.get(key, key): value for key, value in arguments.items() if key in _SETTINGS | provider.options
-    }
+    given = {name: value for name, value in arguments.items() if name not in _NO_SETTINGS | provider.own}
+    settings = {provider.renamed.get(name, name): value for name, value in given.items()}
     settings.pop("", None)
     if provider.switches_thinking and (effort := effort_in(settings.get("reasoning_effort"))):
         settings.setdefault("thinking", {"type": "disabled" if effort == "none" else "enabled"})
@@ -240,16 +258,6 @@ _THINKS_AS_NEEDED = (4, 6)
 def _version_of_claude(name: str) -> tuple[int, int]:
     found = _CLAUDE.search(name)
     return (int(found["major"]), int(found["minor"] or 0)) if found else (0, 0)
-
-
-def _is_changed() -> bool:
-    """Whether an agent's module has set what litellm applies to every call; if it has imported it at all."""
-    litellm = sys.modules.get("litellm")
-    settings = (
-        *("cache", "model_alias_map", "proxy_auth", "headers", "model_fallbacks", "drop_params", "modify_params"),
-        *("api_base", "api_key", "openai_key", "anthropic_key", "secret_manager_client"),
-    )
-    return any(getattr(litellm, name, None) for name in settings)
 
 
 _GPT = re.compile(r"gpt-(?P<major>\d+)(?:\.(?P<minor>\d+))?(?!\S*-(?:chat|search))")

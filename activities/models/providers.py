@@ -28,7 +28,6 @@ class Provider:
         asks_for_usage: Whether it is asked for the usage of a stream; the others tell it unasked, or refuse.
         extra: Fields that each of its requests has.
         own: Settings that only it has, of where its calls go.
-        options: Settings that only it has, of what it does.
         tokens: Variables of a token, or of whoever gives one, that do in place of a key.
         needs: Variables that each call needs which says nothing of its own.
     """
@@ -44,7 +43,6 @@ class Provider:
     asks_for_usage: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     own: frozenset[str] = frozenset()
-    options: frozenset[str] = frozenset()
     tokens: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -79,7 +77,10 @@ def _compatible(name: str, address: str, **more: Any) -> Provider:  # noqa: ANN4
 
 
 OPENAI = Provider(
-    "https://api.openai.com/v1", keys=("OPENAI_API_KEY",), addresses=("OPENAI_BASE_URL", "OPENAI_API_BASE")
+    "https://api.openai.com/v1",
+    keys=("OPENAI_API_KEY",),
+    addresses=("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+    own=frozenset({"organization", "project"}),
 )
 
 ANTHROPIC = Provider(
@@ -123,13 +124,6 @@ OLLAMA = Provider(
     "http://localhost:11434",
     keys=("OLLAMA_API_KEY",),
     addresses=("OLLAMA_API_BASE",),
-    options=frozenset(
-        {
-            *("num_ctx", "num_predict", "num_keep", "num_gpu", "num_batch", "num_thread", "main_gpu", "use_mmap"),
-            *("repeat_last_n", "repeat_penalty", "min_p", "typical_p", "tfs_z"),
-            *("mirostat", "mirostat_eta", "mirostat_tau", "keep_alive", "think"),
-        }
-    ),
 )
 
 VERTEX = Provider(
@@ -144,6 +138,7 @@ PROVIDERS: Mapping[str, Provider] = {
     "azure": AZURE,
     "bedrock": BEDROCK,
     "cerebras": _compatible("CEREBRAS", "https://api.cerebras.ai/v1", renamed=_OLD_CEILING, asks_for_usage=False),
+    "custom_openai": _compatible("OPENAI_LIKE", ""),
     "dashscope": _compatible("DASHSCOPE", "https://dashscope.aliyuncs.com/compatible-mode/v1"),
     "deepinfra": _compatible(
         "DEEPINFRA", "https://api.deepinfra.com/v1/openai", renamed=_OLD_CEILING, asks_for_usage=False
@@ -210,6 +205,7 @@ PROVIDERS: Mapping[str, Provider] = {
     ),
     "vertex_ai": VERTEX,
     "xai": _compatible("XAI", "https://api.x.ai/v1", renamed=_OLD_CEILING),
+    "xinference": _compatible("XINFERENCE", "http://127.0.0.1:9997/v1"),
     "zai": _compatible("ZAI", "https://api.z.ai/api/paas/v4", renamed=_OLD_CEILING, schemas="no"),
 }
 """Every row, by its prefix."""

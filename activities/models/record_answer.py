@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from decimal import Decimal
 
 from perdure import schema_checks
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.step_log import NOTHING_PAID, event_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid

@@ -47,7 +47,7 @@ ADDRESSES = {
 }
 
 
-@pytest.fixture(params=[way for way in Way if way is not Way.SDK])  # which makes a client for each address
+@pytest.fixture(params=Way)  # which makes a client for each address
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     taken: Way = request.param
     take(taken, monkeypatch)

@@ -113,8 +113,7 @@ importlib.import_module(sys.argv[1])
     ("first", "told"),
     [
         ("perdure.activities.models.litellm_door", ["True"]),
-        ("perdure.activities.models.litellm_patches", ["True"]),
-        ("perdure.activities.models.litellm_call", []),
+        ("perdure.activities.models.model_call", []),
         ("perdure.testing.in_memory", []),
         ("perdure.worker.app", []),
     ],
@@ -123,18 +122,3 @@ def test_litellm_fetches_nothing_and_is_imported_by_its_door_only(first: str, to
     """Without a network each fetch of its price list is tried for seconds; its import takes some itself."""
     done = run("-c", TELL_AT_LITELLM, first, cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert done.stdout.split() == told, done.stderr
-
-
-LITELLM_FIRST = """
-import os
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # the test needs no network; its own import would fetch prices
-import litellm
-from litellm.llms.custom_httpx import http_handler
-import perdure.activities.models.litellm_door
-print(http_handler.AIOHTTP_CONNECTOR_LIMIT, http_handler.AIOHTTP_CONNECTOR_LIMIT_PER_HOST)
-"""
-
-
-def test_calls_have_no_bound_of_litellm_where_it_is_imported_first(tmp_path: Path) -> None:
-    done = run("-c", LITELLM_FIRST, cwd=tmp_path, PYTHONPATH=str(ROOT))
-    assert done.stdout.split() == ["100000", "0"], done.stderr

@@ -13,7 +13,7 @@ import pydantic
 
 import perdure
 from perdure import Agent, StdioServerConfig, libraries, tool
-from perdure.activities.models import litellm_call, providers
+from perdure.activities.models import model_call, providers
 from perdure.activities.models.failures import facts_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.failures import classify
@@ -98,7 +98,7 @@ async def met(model: str, fault: Fault) -> tuple[str, int]:
         params: dict[str, pydantic.JsonValue] = {"api_base": base, "api_key": "sk-scripted-0123456789"}
         agent = AgentDefinition(name="t", model=model, generate_params=params)
         try:
-            await litellm_call.complete(agent, [{"role": "user", "content": "hello"}])
+            await model_call.complete(agent, [{"role": "user", "content": "hello"}])
         except Exception as error:
             import datetime  # noqa: PLC0415
 

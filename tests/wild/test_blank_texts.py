@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.activities.models.blank_texts import without_blanks
-from perdure.activities.models.litellm_call import Answer, complete
+from perdure.activities.models.model_call import Answer, complete
 from perdure.activities.models.record_answer import step_of
 from perdure.client.errors import RequestRefusedError
 from perdure.client.requests import turn_request

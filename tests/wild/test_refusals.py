@@ -334,7 +334,7 @@ SEEN: dict[str, Said] = {
 }
 
 
-@pytest.fixture(params=[Way.HANDLER, Way.ANTHROPIC])
+@pytest.fixture(params=Way)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     taken: Way = request.param
     take(taken, monkeypatch)

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.provider_reading import HttpReply, receive
 from perdure.activities.models.provider_replies import UnusableReplyError
-from perdure.activities.models.wires import wire_of
+from perdure.activities.models.wires import CHAT
 from perdure.activities.models.wires.reply import Answered, Silent
 from perdure.llm.failures import classify
 from tests.unit.activities.calls import NOW, Sink
@@ -35,7 +35,7 @@ from tests.wires.corpus import (
     said,
     used,
 )
-from tests.wires.test_corpus import PATHS, check, definition, outcome, packets_of
+from tests.wires.test_corpus import WIRES, check, definition, outcome, packets_of
 
 Case = Callable[[], Sample]
 
@@ -850,12 +850,11 @@ async def read(sample: Sample, packets: list[bytes], fault: Exception | None = N
 
     async def close() -> None: ...
 
-    wire = wire_of(PATHS.get(sample.model.partition("/")[0], "/v1/chat/completions"))
-    assert wire is not None
+    wire = WIRES.get(sample.model.partition("/")[0], CHAT)
     try:
-        answered = await receive(wire, HttpReply(200, {"content-type": sample.kind}, raw(), close), Silent(), None)
+        answered = await receive(wire, HttpReply(200, {"content-type": sample.kind}, raw(), close), Silent())
         assert isinstance(answered, Answered)
-        return litellm_call._answer(answered, definition(sample, "http://127.0.0.1:9"), may_be_cut=False)
+        return model_call._answer(answered, definition(sample, "http://127.0.0.1:9"), may_be_cut=False)
     except Exception as error:  # noqa: BLE001 - whatever is raised is what is tested
         return classify(facts_of(error, NOW))
 
@@ -899,10 +898,8 @@ async def test_words_in_place_of_a_chunk_are_quoted(kind: str) -> None:
 
     async def close() -> None: ...
 
-    wire = wire_of("/v1/chat/completions")
-    assert wire is not None
     with pytest.raises(UnusableReplyError, match="no healthy upstream"):
-        await receive(wire, HttpReply(200, {"content-type": "text/event-stream"}, raw(), close), Silent(), None)
+        await receive(CHAT, HttpReply(200, {"content-type": "text/event-stream"}, raw(), close), Silent())
 
 
 async def test_a_stream_that_is_done_without_an_end_is_asked_for_whole() -> None:

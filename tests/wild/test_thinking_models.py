@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from perdure.activities.models import litellm_call
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models import model_call
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.reasoning import PLACES, address_of, kept_reasoning, with_reasoning
 from perdure.activities.models.record_answer import step_of
 from perdure.contracts.agents import AgentDefinition
@@ -47,9 +47,9 @@ async def second_request(
     script = Script(replies=(Reply(calls=(("look", {}),), message=thought), say("done")))
     async with ScriptedProvider(script) as provider, ScriptedProvider(script) as elsewhere:
         asked = agent(first, provider.url)
-        answer = await litellm_call.complete(asked, [{"role": "user", "content": "go"}])
+        answer = await model_call.complete(asked, [{"role": "user", "content": "go"}])
         target = elsewhere if other_address else provider
-        await litellm_call.complete(agent(second or first, target.url), conversation(asked, answer))
+        await model_call.complete(agent(second or first, target.url), conversation(asked, answer))
         sent = target.requests[-1].request.messages
     return next(message for message in sent if message["role"] == "assistant")
 
@@ -154,8 +154,8 @@ async def test_thinking_between_calls_goes_back_in_its_order() -> None:
         await (site := web.TCPSite(runner, "127.0.0.1", 0)).start()
         server: Any = site._server
         using = agent("anthropic/claude-sonnet-4-5", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        answer = await litellm_call.complete(using, [{"role": "user", "content": "go"}])
-        await litellm_call.complete(using, conversation(using, answer))
+        answer = await model_call.complete(using, [{"role": "user", "content": "go"}])
+        await model_call.complete(using, conversation(using, answer))
     finally:
         await runner.cleanup()
     sent = next(message for message in bodies[1]["messages"] if message["role"] == "assistant")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Budgets, tool
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.activities.models.estimates import IMAGE_TOKENS, PAGE_TOKENS, count_written, fill_counts
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.provider_replies import UnusableAnswerError
 from perdure.activities.models.wires.reply import Answered, Counts
 from perdure.contracts.agents import Compaction
@@ -24,7 +24,7 @@ from perdure.llm.openai_format import WireMessage
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, faults, say
 from perdure.testing.script import ChatRequest
 from tests.memory import Run
-from tests.unit.activities.calls import Sink, Way, agent_of, take, warm_up
+from tests.unit.activities.calls import Sink, Way, agent_of, take
 
 Object = dict[str, Any]
 
@@ -47,7 +47,6 @@ NOTHING: dict[str, Object] = {
 async def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     taken: Way = request.param
     take(taken, monkeypatch)
-    await warm_up(taken)
     return taken
 
 
@@ -70,7 +69,7 @@ async def ask(
     agent = agent.model_copy(update={"generate_params": {**agent.generate_params, **(params or prices)}})
     try:
         async with asyncio.timeout(60):
-            return await litellm_call.complete(agent, [{"role": "user", "content": PROMPT}], shown=shown)
+            return await model_call.complete(agent, [{"role": "user", "content": PROMPT}], shown=shown)
     except UnusableAnswerError as error:
         return error
 

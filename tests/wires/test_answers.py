@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.provider_reading import HttpReply, receive
-from perdure.activities.models.wires import wire_of
+from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, RESPONSES
 from perdure.activities.models.wires.reply import Answered, Silent
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.failures import FailureFacts, classify
@@ -49,13 +49,7 @@ ENDS = {
 }
 """What perdure makes of an end: a finish reason, or the code of an answer that is none."""
 
-PATHS = {
-    "chat": "/v1/chat/completions",
-    "anthropic": "/v1/messages",
-    "gemini": "/v1beta/models/x:generateContent",
-    "bedrock": "/model/x/converse",
-    "responses": "/v1/responses",
-}
+WIRES = {"chat": CHAT, "anthropic": MESSAGES, "gemini": GEMINI, "bedrock": CONVERSE, "responses": RESPONSES}
 
 KINDS = {"bedrock": "application/vnd.amazon.eventstream"}
 """Content types of streams that are no event streams."""
@@ -106,7 +100,7 @@ async def ask(case: Case, size: int | str | None) -> tuple[Answer | FailureFacts
         agent = definition(case["wire"], address)
         try:
             async with asyncio.timeout(60):
-                got: Answer | FailureFacts = await litellm_call.complete(
+                got: Answer | FailureFacts = await model_call.complete(
                     agent, [{"role": "user", "content": "hello"}], shown=None if size is None else Sink()
                 )
         except Exception as error:  # noqa: BLE001 - whatever is raised is what is tested
@@ -195,11 +189,8 @@ async def fold(case: Case, packets: Sequence[bytes] | None = None) -> Answered:
 
     async def close() -> None: ...
 
-    wire = wire_of(PATHS[case["wire"]])
-    assert wire is not None
-    return await receive(
-        wire, HttpReply(200, part["headers"], raw(), close), None if packets is None else Silent(), None
-    )
+    reply = HttpReply(200, part["headers"], raw(), close)
+    return await receive(WIRES[case["wire"]], reply, None if packets is None else Silent())
 
 
 def thought_of(block: Mapping[str, Any]) -> str:
@@ -230,7 +221,7 @@ async def test_thoughts_are_read_in_their_order(name: str, is_streamed: bool) ->
         assert order == meant["order"]
 
 
-@pytest.mark.parametrize("wire", PATHS)
+@pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("count", [25, pytest.param(400, marks=pytest.mark.deep)])
 async def test_random_answers_are_read_as_they_are_meant(wire: str, count: int) -> None:
     """Whole, and streamed in packets of each size."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call, providers
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.provider_reading import HttpReply, receive
-from perdure.activities.models.wires import wire_of
+from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, OLLAMA
 from perdure.activities.models.wires.reply import Silent
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage
@@ -31,12 +31,8 @@ TOOLS = tuple(
     for name in ("pay", "look", "delete")
 )
 
-PATHS = {
-    "anthropic": "/v1/messages",
-    "gemini": "/v1beta/models/x:streamGenerateContent",
-    "bedrock": "/model/x/converse-stream",
-    "ollama_chat": "/api/chat",
-}
+WIRES = {"anthropic": MESSAGES, "gemini": GEMINI, "bedrock": CONVERSE, "ollama_chat": OLLAMA}
+"""The wires of the providers that do not speak like OpenAI."""
 
 
 def definition(sample: Sample, address: str) -> AgentDefinition:
@@ -72,7 +68,7 @@ async def outcome(agent: AgentDefinition, sink: Sink | None) -> Answer | str:
     """The answer, or the reason code of one that is none."""
     try:
         async with asyncio.timeout(60):
-            return await litellm_call.complete(agent, [{"role": "user", "content": "hello"}], shown=sink)
+            return await model_call.complete(agent, [{"role": "user", "content": "hello"}], shown=sink)
     except Exception as error:  # noqa: BLE001 - whatever is raised is what is tested
         return classify(facts_of(error, NOW))
 
@@ -158,16 +154,6 @@ async def test_an_answer_is_the_same_whole_and_streamed(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name.startswith(("openai", "anthropic"))])
-async def test_litellms_door_gives_the_same_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = SAMPLES[name]
-    directly, _ = await asked(sample, packets_of(sample.frames, "an event"), Sink())
-    monkeypatch.setattr(providers, "PROVIDERS", {})
-    for packets in (None, packets_of(sample.frames, "an event")):
-        got, requests = await asked(sample, packets, None if packets is None else Sink())
-        assert (got, requests) == (directly, 1)
-
-
 async def received(sample: Sample, packets: list[bytes]) -> object:
     """What the reader makes of exactly these packets: the answer, or the failure's class and text."""
 
@@ -177,11 +163,10 @@ async def received(sample: Sample, packets: list[bytes]) -> object:
 
     async def close() -> None: ...
 
-    wire = wire_of(PATHS.get(sample.model.partition("/")[0], "/v1/chat/completions"))
-    assert wire is not None
+    wire = WIRES.get(sample.model.partition("/")[0], CHAT)
     headers = {"content-type": sample.kind} if sample.kind else {}
     try:
-        return await receive(wire, HttpReply(200, headers, raw(), close, "http://x"), Silent(), None)
+        return await receive(wire, HttpReply(200, headers, raw(), close, "http://x"), Silent())
     except Exception as error:  # noqa: BLE001 - compared with that of other packets
         return type(error), str(error)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from tests.wild.test_streams import read
 from tests.wires.corpus import (
     DONE,

@@ -10,7 +10,7 @@ from litellm.exceptions import APIConnectionError
 from litellm.llms.custom_llm import CustomLLM, CustomLLMError
 
 from perdure import Agent, ModelError
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
 from perdure.contracts.retries import RetryPolicy
 from perdure.llm.failures import classify
@@ -100,7 +100,7 @@ async def test_a_turn_ends_with_the_code_that_its_provider_raised(
 async def test_the_facts_are_those_of_the_exception_that_has_the_code(provider: HouseProvider) -> None:
     """S-68: not those of litellm's, which makes up a status of 500."""
     with pytest.raises(APIConnectionError) as raised:
-        await litellm_call.complete(agent("theirs").definition, [{"role": "user", "content": "hello"}])
+        await model_call.complete(agent("theirs").definition, [{"role": "user", "content": "hello"}])
     facts = facts_of(raised.value, NOW)
     assert (raised.value.status_code, facts.status) == (500, None)
     assert (facts.class_name, facts.text, classify(facts)) == ("TheirError", "the week is over", TheirError.reason_code)

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
 from tests.memory import Run
-from tests.unit.activities.calls import Way, warm_up
 from tests.workflow.traces import visible
 
 QUICK = RetryPolicy(base=timedelta(milliseconds=10), jitter=timedelta(0))
@@ -68,8 +67,7 @@ async def test_a_broken_connection_is_retried_without_using_a_step(
     house: House, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """S-01: over a real connection, and on the server, as for the other classes."""
-    monkeypatch.setattr(litellm_call, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
-    await warm_up(Way.OPENAI)
+    monkeypatch.setattr(model_call, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
     fault, code = RETRIED[name]
     script = Script(replies=(FINE.after(fault),))
     async with ScriptedProvider(script) as provider, house.worker(agent()):

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from perdure import Agent, RetryPolicy, tool
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.contracts.messages import AssistantMessage
 from perdure.store import StepRecord, Store
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
@@ -85,7 +85,7 @@ async def test_a_provider_that_knows_schemas_is_given_it_as_the_response_format(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the system prompt says nothing of it."""
-    monkeypatch.setattr(litellm_call, "_enforced", lambda definition: (definition.output_schema, False))
+    monkeypatch.setattr(model_call, "_enforced", lambda definition: (definition.output_schema, False))
     result = await run(reporter(), GOOD)
     (made,) = run.requests
     assert result["value"] == {"total": 3, "places": ["a"]}
@@ -112,15 +112,15 @@ def test_a_schema_beside_tools_is_given_only_to_providers_that_take_both(
     name: str, tools: bool, constrained: bool
 ) -> None:
     agent = reporter(model=name, **({} if tools else {"tools": []})).definition
-    assert ("response_format" in litellm_call._response_format(agent)) is constrained
-    assert (litellm_call.output_instructions(agent) == "") is constrained
+    assert ("response_format" in model_call._response_format(agent)) is constrained
+    assert (model_call.output_instructions(agent) == "") is constrained
 
 
 def test_a_schema_of_no_object_is_told_in_the_prompt() -> None:
     """OpenAI refuses any other root."""
     agent = reporter(model="openai/gpt-4o-mini", output_schema={"type": "array"}).definition
-    assert litellm_call._response_format(agent) == {}
-    assert '{"type": "array"}' in litellm_call.output_instructions(agent)
+    assert model_call._response_format(agent) == {}
+    assert '{"type": "array"}' in model_call.output_instructions(agent)
 
 
 async def test_of_two_attempts_the_stored_answer_is_judged_and_not_ones_own(

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.activities.models.limits import ToolLimits
 from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.messages import AssistantMessage, ToolMessage
@@ -43,7 +43,7 @@ def agent(**settings: Any) -> Agent:
 
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(litellm_call, "TOOL_LIMITS", ToolLimits())
+    monkeypatch.setattr(model_call, "TOOL_LIMITS", ToolLimits())
 
 
 @asynccontextmanager
@@ -188,9 +188,9 @@ async def test_a_second_refusal_ends_the_turn(run: Run) -> None:
 def test_auto_goes_by_what_is_known_of_the_model(name: str, mode: str) -> None:
     """S-27"""
     definition = agent(model=name).definition
-    assert litellm_call.mode_of(definition) == mode
-    assert litellm_call.mode_of(definition.model_copy(update={"tool_mode": "xml"})) == "xml"
-    assert ("# Tools" in str(litellm_call.system_prompt(definition))) is (mode != "api")
+    assert model_call.mode_of(definition) == mode
+    assert model_call.mode_of(definition.model_copy(update={"tool_mode": "xml"})) == "xml"
+    assert ("# Tools" in str(model_call.system_prompt(definition))) is (mode != "api")
 
 
 async def test_a_model_that_writes_its_calls_is_not_held_to_the_schema_of_its_last_answer(run: Run) -> None:

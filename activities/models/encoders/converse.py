@@ -30,6 +30,9 @@ _SAMPLING: Mapping[str, str] = {
     "stop": "stopSequences",
 }
 
+_BESIDE = frozenset({"guardrailConfig", "performanceConfig", "requestMetadata"})
+"""Settings of a request, and not of its model."""
+
 _CACHED: JsonValue = {"cachePoint": {"type": "default"}}
 
 _NAMES = re.compile(r"[^\w \-()\[\]]|_")
@@ -65,6 +68,7 @@ def encode(asked: Asked) -> Object:
             settings["tool_choice"] = choose(choice, parallel)
     elif names and not tools:
         body["toolConfig"] = {"tools": [_tool({"name": name, "description": "Not there any more."}) for name in names]}
+    body |= {name: settings.pop(name) for name in _BESIDE & settings.keys()}
     if settings:
         body["additionalModelRequestFields"] = settings
     return body

@@ -28,6 +28,9 @@ _NAMES: Mapping[str, str] = {
     "frequency_penalty": "frequencyPenalty",
 }
 
+_BESIDE: Mapping[str, str] = {"safety_settings": "safetySettings", "labels": "labels"}
+"""Settings of a request, and not of its model."""
+
 _LEFT_OUT = frozenset({"parallel_tool_calls", "user"})
 """Settings of OpenAI's that it has nothing for."""
 
@@ -51,6 +54,7 @@ def encode(asked: Asked) -> Object:
             body["toolConfig"] = {"functionCallingConfig": _chosen(choice)}
     if isinstance(settings.get("stop"), str):
         settings["stop"] = [settings["stop"]]
+    body |= {own: settings.pop(name) for name, own in _BESIDE.items() if name in settings}
     thinking = _thinking(asked.model, settings)
     config: Object = {_NAMES.get(name, name): value for name, value in settings.items()}
     if thinking:

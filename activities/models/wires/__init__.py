@@ -22,36 +22,24 @@ class Wire:
         read: Reads a whole reply.
         counts_of: Reads the counts in a reply that may be no answer.
         pieces: Makes the reader of one stream.
-        paths: Ends of the paths at which providers speak it.
     """
 
     name: str
     read: Callable[[Object], Answered]
     counts_of: Callable[[Object], Counts]
     pieces: Callable[[], Pieces]
-    paths: tuple[str, ...]
 
 
-CHAT = Wire("chat completions", chat.read, chat.counts_of, chat.ChatPieces, ("/chat/completions",))
-MESSAGES = Wire("messages", messages.read, messages.counts_of, messages.MessagePieces, ("/messages",))
+CHAT = Wire("chat completions", chat.read, chat.counts_of, chat.ChatPieces)
+MESSAGES = Wire("messages", messages.read, messages.counts_of, messages.MessagePieces)
 GEMINI = Wire(
     "generateContent",
     gemini.read,
     gemini.counts_of,
     gemini.GeminiPieces,
-    (":generateContent", ":streamGenerateContent"),
 )
-CONVERSE = Wire(
-    "Converse", converse.read, converse.counts_of, converse.ConversePieces, ("/converse", "/converse-stream")
-)
-OLLAMA = Wire("Ollama", ollama.read, ollama.counts_of, ollama.OllamaPieces, ("/api/chat",))
-RESPONSES = Wire("Responses", responses.read, responses.counts_of, responses.ResponsePieces, ("/responses",))
+CONVERSE = Wire("Converse", converse.read, converse.counts_of, converse.ConversePieces)
+OLLAMA = Wire("Ollama", ollama.read, ollama.counts_of, ollama.OllamaPieces)
+RESPONSES = Wire("Responses", responses.read, responses.counts_of, responses.ResponsePieces)
 
 WIRES = (CHAT, MESSAGES, GEMINI, CONVERSE, OLLAMA, RESPONSES)
-
-
-def wire_of(path: str) -> Wire | None:
-    """The wire that a provider speaks at this path of its address; None for one that perdure cannot read."""
-    if path.endswith((":rawPredict", ":streamRawPredict")):  # Vertex AI's, for models of others
-        return MESSAGES if "/publishers/anthropic/" in path else CHAT
-    return next((wire for wire in WIRES if path.endswith(wire.paths)), None)

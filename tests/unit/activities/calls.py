@@ -1,18 +1,17 @@
-"""One model call on each way to a provider: directly and through litellm, in OpenAI's format and in Anthropic's."""
+"""One model call on each wire that the scripted provider speaks: OpenAI's and Anthropic's."""
 
 import asyncio
-import contextlib
 import itertools
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call, providers
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.failures import FailureFacts
 from perdure.testing import Fault, Script, ScriptedProvider, say
@@ -29,57 +28,26 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 class Way(StrEnum):
-    """How a call gets to its provider."""
+    """The wire of a call."""
 
-    OPENAI = "openai, directly"
-    HANDLER = "openai, by litellm's own handler"
-    SDK = "openai, by its SDK"
-    ANTHROPIC = "anthropic, directly"
-    CLAUDE = "anthropic, by litellm"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
 
     @property
     def speaks_anthropic(self) -> bool:
         """Whether it is Anthropic's format."""
-        return self in {Way.ANTHROPIC, Way.CLAUDE}
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether the call does not go through litellm's ``acompletion``."""
-        return self in {Way.OPENAI, Way.ANTHROPIC}
+        return self is Way.ANTHROPIC
 
 
-def on_each_way(names: Iterable[str], *, waits: Collection[str]) -> list[Any]:
-    """Parameters of a test: each name on each way. What waits for a silence is of the deep lane, but on direct ways."""
-    return [
-        pytest.param(
-            way,
-            name,
-            marks=[pytest.mark.deep] if name in waits and not way.is_direct else [],
-            id=f"{way}-{name}",
-        )
-        for way, name in itertools.product(Way, names)
-    ]
-
-
-_WARM: set[tuple[Way, float]] = set()
+def on_each_way(names: Iterable[str]) -> list[Any]:
+    """Parameters of a test: each name on each wire."""
+    return [pytest.param(way, name, id=f"{way}-{name}") for way, name in itertools.product(Way, names)]
 
 
 def take(way: Way, environment: pytest.MonkeyPatch) -> None:
-    """Let calls go this way, with a key, and wait out any silence that a busy machine makes."""
-    environment.setenv("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", str(way is not Way.SDK).lower())
-    if not way.is_direct:
-        environment.setattr(providers, "PROVIDERS", {})
-    environment.setenv("OPENAI_API_KEY", KEY)
-    environment.setenv("ANTHROPIC_API_KEY", KEY)
-    environment.setattr(litellm_call, "SILENCE_SECONDS", LONG_SILENCE)
-
-
-async def warm_up(way: Way) -> None:
-    """Pay for the first call of a way with a time-out: litellm loads modules and builds clients within the time-out."""
-    if (way, litellm_call.SILENCE_SECONDS) not in _WARM:
-        _WARM.add((way, litellm_call.SILENCE_SECONDS))
-        with contextlib.suppress(Exception):
-            await litellm_call.complete(agent_of(way, NOWHERE), [{"role": "user", "content": "hello"}])
+    """Let calls have a key, and wait out any silence that a busy machine makes."""
+    environment.setenv(f"{way.upper()}_API_KEY", KEY)
+    environment.setattr(model_call, "SILENCE_SECONDS", LONG_SILENCE)
 
 
 def agent_of(way: Way, address: str) -> AgentDefinition:
@@ -94,16 +62,15 @@ def agent_of(way: Way, address: str) -> AgentDefinition:
 
 async def answer(way: Way, provider: ScriptedProvider, text: str = "hello") -> Answer:
     """The answer to a prompt."""
-    await warm_up(way)
     async with asyncio.timeout(60):
-        return await litellm_call.complete(agent_of(way, provider.anthropic_url), [{"role": "user", "content": text}])
+        return await model_call.complete(agent_of(way, provider.anthropic_url), [{"role": "user", "content": text}])
 
 
 async def met(way: Way, fault: Fault) -> tuple[FailureFacts, int]:
     """The facts of a call that meets this fault, and the number of its requests. Silence is not waited for long."""
     with pytest.MonkeyPatch.context() as environment:
         if fault.kind in {"hang", "hang_in_body"}:
-            environment.setattr(litellm_call, "SILENCE_SECONDS", SHORT_SILENCE)
+            environment.setattr(model_call, "SILENCE_SECONDS", SHORT_SILENCE)
         async with ScriptedProvider(Script(replies=(say("unused"),)), always=fault) as provider:
             return await failure(way, provider), provider.request_count
 
@@ -115,14 +82,14 @@ async def failure(way: Way, provider: ScriptedProvider, text: str = "hello") -> 
 
 async def failed_at(way: Way, address: str) -> FailureFacts:
     """The facts of a call to an address that does not answer."""
-    return await _failure_of(litellm_call.complete(agent_of(way, address), [{"role": "user", "content": "hello"}]))
+    return await _failure_of(model_call.complete(agent_of(way, address), [{"role": "user", "content": "hello"}]))
 
 
 async def _failure_of(call: Awaitable[Answer]) -> FailureFacts:
     """The facts of this call, which must fail."""
     try:
         got = await call
-    except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
+    except Exception as error:  # noqa: BLE001 - whatever is raised is what is tested
         return facts_of(error, NOW, {KEY})
     pytest.fail(f"the call succeeded: {got}")
 

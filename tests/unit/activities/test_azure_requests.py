@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import azure, litellm_call, provider_requests, providers
+from perdure.activities.models import azure, model_call, provider_requests, providers
 from perdure.activities.models.keys import MissingKeyError, require_key
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
 from tests.unit.activities.raw_provider import read_request, reply, serving
@@ -42,7 +42,7 @@ async def sent(model: str, settings: Mapping[str, Json]) -> tuple[list[str], Jso
     async with serving(serve) as address:
         params = {**settings, "api_base": address + settings.get("api_base", "")}
         agent = AgentDefinition(name="t", model=model, tools=(LOOK,), tool_mode="api", generate_params=params)
-        assert isinstance(await litellm_call.complete(agent, [HI]), Answer)
+        assert isinstance(await model_call.complete(agent, [HI]), Answer)
     head, _, body = requests[0].partition(b"\r\n\r\n")
     lines = [line.strip() for line in head.decode().lower().splitlines()]
     return [line for line in lines if line.startswith(("post", "api-key", "authorization"))], json.loads(body)

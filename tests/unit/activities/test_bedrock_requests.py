@@ -13,10 +13,10 @@ import botocore.session  # type: ignore[import-untyped]
 import pytest
 from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 
-from perdure.activities.models import bedrock, litellm_call, provider_requests, providers
+from perdure.activities.models import bedrock, model_call, provider_requests, providers
 from perdure.activities.models.failures import NoReplyError, ProviderError
 from perdure.activities.models.keys import MissingKeyError
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
 from tests.unit.activities.raw_provider import read_request, reply, serving
@@ -135,7 +135,7 @@ async def sent(conversation: Json, settings: Mapping[str, Json]) -> tuple[str, J
         agent = AgentDefinition(
             name="t", model=f"bedrock/converse/{MODEL}", tools=(PAY,), tool_mode="api", generate_params=params
         )
-        assert isinstance(await litellm_call.complete(agent, json.loads(json.dumps(conversation))), Answer)
+        assert isinstance(await model_call.complete(agent, json.loads(json.dumps(conversation))), Answer)
     head, _, body = bodies[0].partition(b"\r\n\r\n")
     return head.decode().split("\r\n")[0], json.loads(body)
 

@@ -7,7 +7,7 @@ from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.compact import summary_of
 from perdure.activities.models.attempt import CallFailedError
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.contracts.budgets import Paid, Usage
 
 

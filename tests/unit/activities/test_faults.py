@@ -1,10 +1,12 @@
 """A fault of perdure's own code, or of a library's, is told as that: once, with its module, and logged."""
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
+import litellm
 import pydantic
 import pytest
 
@@ -14,8 +16,7 @@ from perdure.activities.agents import Definitions
 from perdure.activities.faults import find_fault, litellm_release, mark_answered
 from perdure.activities.models import (
     attempt,
-    litellm_call,
-    litellm_door,
+    model_call,
     provider_door,
     provider_http,
     provider_reading,
@@ -34,14 +35,9 @@ from perdure.llm.failures import classify, is_ambiguous
 from perdure.store import Store
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.memory import Run
-from tests.unit.activities.calls import NOW, Way, failure, take
+from tests.unit.activities.calls import NOW, NOWHERE, Way, failure, take
 
 R = ReasonCode
-
-# Reached through perdure, which must be the first to import it.
-litellm: Any = vars(litellm_door)["litellm"]
-OpenAIGPTConfig: Any = litellm.OpenAIGPTConfig
-AsyncHTTPHandler: Any = litellm.AsyncHTTPHandler
 
 
 class PlantedError(TypeError):
@@ -70,13 +66,13 @@ UNDER_GENERATE: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "prompt": (generate, "system_prompt", fail),
     "gate": (attempt.ModelCall, "_wait_for_turn", fail_later),
     "pictures": (Contents, "with_bytes", fail_later),
-    "recordings": (litellm_call, "mode_of", fail),
-    "key": (litellm_call, "require_key", fail),
-    "arguments": (litellm_call, "_arguments", fail),
+    "recordings": (model_call, "mode_of", fail),
+    "key": (model_call, "require_key", fail),
+    "arguments": (model_call, "_arguments", fail),
     "call": (attempt, "complete", fail_later),
-    "request": (litellm_call, "_ask", fail_later),
+    "request": (model_call, "_ask", fail_later),
     "reader": (chat, "read", fail),
-    "answer": (litellm_call, "_answer", fail),
+    "answer": (model_call, "_answer", fail),
     "checks": (attempt, "_check_calls", fail),
     "record": (generate, "step_of", fail),
     "return": (generate, "generation_of", fail),
@@ -157,15 +153,9 @@ ON_THE_WAY: dict[str, tuple[Way, Any, str, Any]] = {
     "the request": (Way.OPENAI, provider_requests, "prepare", fail),
     "the door": (Way.OPENAI, provider_door, "send", fail_later),
     "the session": (Way.ANTHROPIC, provider_door, "_session", fail),
-    "the exchange": (Way.OPENAI, provider_http, "_exchange", fail_later),
+    "the exchange": (Way.OPENAI, provider_door, "exchange", fail_later),
     "the reading": (Way.ANTHROPIC, provider_http, "receive", fail_later),
     "the answer": (Way.OPENAI, provider_reading, "_answer_in", fail),
-    "litellm's call": (Way.HANDLER, litellm, "acompletion", fail_later),
-    "litellm's request": (Way.HANDLER, OpenAIGPTConfig, "transform_request", fail),
-    "litellm's client": (Way.HANDLER, AsyncHTTPHandler, "post", fail_later),
-    "the exchange below litellm": (Way.HANDLER, provider_http, "_exchange", fail_later),
-    "the reading below litellm": (Way.CLAUDE, provider_reading, "_answer_in", fail),
-    "the reading below the SDK": (Way.SDK, provider_http, "receive", fail_later),
 }
 
 
@@ -173,7 +163,7 @@ ON_THE_WAY: dict[str, tuple[Way, Any, str, Any]] = {
 async def test_a_fault_on_the_way_to_the_provider_is_no_network_error(
     layer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-68: litellm wraps it as a lost connection, with a status of 500 that nobody sent."""
+    """S-68."""
     way, place, name, instead = ON_THE_WAY[layer]
     take(way, monkeypatch)
     monkeypatch.setattr(place, name, instead)
@@ -185,14 +175,27 @@ async def test_a_fault_on_the_way_to_the_provider_is_no_network_error(
     assert facts.text == "planted() got an unexpected keyword argument 'http2'"
 
 
-async def test_a_library_that_fails_at_an_odd_reply_has_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-68: what came is the provider's, whatever the class of the exception, where litellm reads the reply."""
-    take(Way.HANDLER, monkeypatch)
-    monkeypatch.setattr(provider_http, "wire_of", lambda _: None)
-    monkeypatch.setattr(OpenAIGPTConfig, "transform_response", fail)
-    async with ScriptedProvider(Script(replies=(say("unused"),))) as provider:
-        facts = await failure(Way.HANDLER, provider)
-    assert classify(facts) == R.LLM_NETWORK_ERROR
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyError("choices"), R.LLM_NETWORK_ERROR),
+        (json.JSONDecodeError("no", "x", 0), R.LLM_NETWORK_ERROR),
+        (TypeError("takes no http2"), R.RUNTIME_INTERNAL),
+    ],
+    ids=["a missing field", "no JSON", "a renamed argument"],
+)
+async def test_an_odd_reply_to_litellm_is_no_fault_of_code(
+    error: Exception, code: ReasonCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-68: as far as its exception tells them apart; nobody else reads such a reply."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(litellm.OpenAIGPTConfig, "transform_request", broken)
+    with pytest.raises(Exception, match=r".") as raised:
+        await litellm.acompletion(model="friendliai/x", messages=[{"role": "user"}], api_key="k", api_base=NOWHERE)
+    assert classify(facts_of(raised.value, NOW)) == code
 
 
 async def test_a_fault_in_the_reading_of_a_stream_is_no_cut_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +204,7 @@ async def test_a_fault_in_the_reading_of_a_stream_is_no_cut_stream(monkeypatch: 
     monkeypatch.setattr(chat.ChatPieces, "add", fail)
     async with ScriptedProvider(Script(replies=(say("unused"),))) as provider:
         with pytest.raises(PlantedError) as raised:
-            await litellm_call.complete(
+            await model_call.complete(
                 AgentDefinition(name="t", model="openai/x", generate_params={"api_base": provider.url}),
                 [{"role": "user", "content": "go"}],
                 shown=Mock(),

@@ -15,7 +15,7 @@ import pytest
 
 from perdure import tool
 from perdure.activities.models.limits import FORMS
-from perdure.activities.models.litellm_call import complete
+from perdure.activities.models.model_call import complete
 from perdure.activities.models.provider_http import StandIn, stand_in
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call, providers
+from perdure.activities.models import model_call, providers
 from perdure.activities.models.encoders import Asked, gemini
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from perdure.contracts.tools import ToolDeclaration
@@ -100,7 +100,9 @@ async def sent(conversation: Json, settings: Mapping[str, Json]) -> tuple[str, J
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         bodies.append(await read_request(reader))
         parts = [{"text": "hi"}]
-        answer = {"candidates": [{"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}]}
+        counts = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+        candidates = [{"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}]
+        answer = {"candidates": candidates, "usageMetadata": counts}
         writer.write(reply(json.dumps(answer).encode(), "connection: close"))
 
     async with serving(serve) as address:
@@ -108,7 +110,7 @@ async def sent(conversation: Json, settings: Mapping[str, Json]) -> tuple[str, J
         agent = AgentDefinition(
             name="t", model="gemini/gemini-2.5-flash", tools=(PAY,), tool_mode="api", generate_params=params
         )
-        assert isinstance(await litellm_call.complete(agent, json.loads(json.dumps(conversation))), Answer)
+        assert isinstance(await model_call.complete(agent, json.loads(json.dumps(conversation))), Answer)
     head, _, body = bodies[0].partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     (key,) = [line.lower() for line in lines if line.lower().startswith("x-goog-api-key")]

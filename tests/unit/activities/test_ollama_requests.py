@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call, providers
+from perdure.activities.models import model_call, providers
 from perdure.activities.models.encoders import Asked, ollama
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
 from tests.unit.activities.raw_provider import read_request, reply, serving
@@ -54,7 +54,7 @@ async def sent(conversation: Json, settings: Mapping[str, Json], prefix: str = "
         agent = AgentDefinition(
             name="t", model=f"{prefix}/qwen3", tools=(LOOK,), tool_mode="api", generate_params=params
         )
-        assert isinstance(await litellm_call.complete(agent, json.loads(json.dumps(conversation))), Answer)
+        assert isinstance(await model_call.complete(agent, json.loads(json.dumps(conversation))), Answer)
     head, _, body = requests[-1].partition(b"\r\n\r\n")
     return head.decode().splitlines()[0], json.loads(body)
 

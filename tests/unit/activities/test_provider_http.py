@@ -7,13 +7,11 @@ import sys
 import zlib
 from datetime import UTC, datetime
 
-import httpx
 import pytest
 
-from perdure.activities.models import litellm_call, provider_http
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import cause_chain, facts_of
 from perdure.activities.models.provider_reading import LARGEST_ERROR
-from perdure.activities.models.provider_replies import RedirectedError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.llm.failures import classify
@@ -45,7 +43,7 @@ async def error_of(way: Way, address: str) -> Exception:
     """What a call raises."""
     try:
         async with asyncio.timeout(60):
-            answer = await litellm_call.complete(agent(way, address), [{"role": "user", "content": "hello"}])
+            answer = await model_call.complete(agent(way, address), [{"role": "user", "content": "hello"}])
     except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
         return error
     pytest.fail(f"the call succeeded: {answer}")
@@ -162,39 +160,6 @@ async def test_a_packed_answer_is_read(way: Way, encoding: str) -> None:
             writer.write(reply(body, f"content-encoding: {encoding}"))
 
     async with serving(serve) as address:
-        got = await litellm_call.complete(agent(way, address), [{"role": "user", "content": "hello"}])
+        got = await model_call.complete(agent(way, address), [{"role": "user", "content": "hello"}])
     assert got.text == "hello"
     assert b"accept-encoding: gzip, deflate\r\n" in asked[0]
-
-
-async def test_litellms_other_transport_is_guarded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator may have switched aiohttp off."""
-    monkeypatch.setenv("DISABLE_AIOHTTP_TRANSPORT", "True")
-    monkeypatch.setattr(litellm_call, "SILENCE_SECONDS", 31.0)  # which has litellm make another client
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-scripted-0123456789")
-    async with ScriptedProvider(always=faults.status(500)) as other:
-        redirect = faults.status(307, headers={"location": other.anthropic_url})
-        async with ScriptedProvider(always=redirect) as provider:
-            error = await error_of(Way.ANTHROPIC, provider.anthropic_url)
-            assert (provider.request_count, other.connection_count) == (1, 0)
-    assert classify(facts_of(error, datetime.now(UTC))) == ReasonCode.LLM_REQUEST_ERROR
-
-
-ASKED = {"model": "scripted", "messages": [{"role": "user", "content": "hello"}]}
-
-
-async def test_a_client_in_a_thread_follows_no_redirect_within_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """litellm calls a few providers so. Outside of a model call the client is an agent's own, and left alone."""
-    async with ScriptedProvider(always=faults.status(500)) as other:
-        redirect = faults.status(307, headers={"location": other.anthropic_url})
-        async with ScriptedProvider(always=redirect) as provider:
-            with (
-                provider_http.guard_exchange(),
-                httpx.Client(follow_redirects=True) as client,
-                pytest.raises(RedirectedError, match=other.anthropic_url),
-            ):
-                await asyncio.to_thread(client.post, f"{provider.url}/chat/completions", json=ASKED)
-            assert (provider.request_count, other.connection_count) == (1, 0)
-            with httpx.Client(follow_redirects=True) as client:
-                await asyncio.to_thread(client.post, f"{provider.url}/chat/completions", json=ASKED)
-            assert other.connection_count == 1

@@ -7,9 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.provider_replies import DEEPEST, LONGEST_NUMBER, UnusableAnswerError
 from perdure.activities.models.wires.reply import UNREADABLE
 from perdure.contracts.agents import AgentDefinition
@@ -70,10 +70,10 @@ async def refused(way: Way, body: JsonValue) -> tuple[FailureFacts, UnusableAnsw
 
 
 MISSING: dict[str, tuple[Way, Object]] = {
-    "choices": (Way.HANDLER, completion(choices=None)),
-    "message": (Way.HANDLER, completion(choices=[{"index": 0, "finish_reason": "stop"}])),
-    "function": (Way.HANDLER, completion({"tool_calls": [{"id": "x", "type": "function"}]})),
-    "tool_calls": (Way.HANDLER, completion({"tool_calls": "none"})),
+    "choices": (Way.OPENAI, completion(choices=None)),
+    "message": (Way.OPENAI, completion(choices=[{"index": 0, "finish_reason": "stop"}])),
+    "function": (Way.OPENAI, completion({"tool_calls": [{"id": "x", "type": "function"}]})),
+    "tool_calls": (Way.OPENAI, completion({"tool_calls": "none"})),
     "content": (Way.ANTHROPIC, message(content=None)),
     "stop_reason": (Way.ANTHROPIC, message(stop_reason=None)),
     "type": (Way.ANTHROPIC, message({"text": "hello"})),
@@ -150,9 +150,9 @@ async def test_arguments_too_deep_for_any_parser_can_be_sent_back(text: str, str
             take(way, environment)
             async with ScriptedProvider(replies) as provider:
                 definition = agent_of(way, provider.anthropic_url)
-                return await litellm_call.complete(definition, messages, shown=Mock() if streams else None)
+                return await model_call.complete(definition, messages, shown=Mock() if streams else None)
 
-    (called,) = (await told(Way.HANDLER, [{"role": "user", "content": "go"}], Script(replies=(reply,)))).calls
+    (called,) = (await told(Way.OPENAI, [{"role": "user", "content": "go"}], Script(replies=(reply,)))).calls
     assert json.loads(called.arguments) == UNREADABLE
     function: JsonValue = {"name": called.name, "arguments": called.arguments}
     history: list[WireMessage] = [
@@ -200,12 +200,9 @@ REPAIRED: dict[str, Object] = {
 
 
 @pytest.mark.parametrize("name", REPAIRED)
-@pytest.mark.parametrize("taken", [Way.HANDLER, Way.SDK])
-async def test_a_missing_part_that_nobody_needs_costs_no_answer(
-    monkeypatch: pytest.MonkeyPatch, taken: Way, name: str
-) -> None:
-    take(taken, monkeypatch)
-    assert (await asked(taken, REPAIRED[name])).text == "hello"
+async def test_a_missing_part_that_nobody_needs_costs_no_answer(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    take(Way.OPENAI, monkeypatch)
+    assert (await asked(Way.OPENAI, REPAIRED[name])).text == "hello"
 
 
 @pytest.mark.parametrize("changes", [{"model": None}, {"id": None}, {"usage": None}])
@@ -232,7 +229,7 @@ async def test_counts_of_tokens_are_kept_within_what_a_counter_holds(way: Way, c
 
 @pytest.mark.parametrize("tokens", [-100_000, 10**30])
 async def test_the_cost_of_a_reply_is_never_less_than_nothing(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    take(Way.HANDLER, monkeypatch)
+    take(Way.OPENAI, monkeypatch)
     usage = {"prompt_tokens": tokens, "completion_tokens": tokens, "total_tokens": tokens}
     async with ScriptedProvider(always=faults.status(200, body=completion(usage=usage))) as provider:
         agent = AgentDefinition(
@@ -240,7 +237,7 @@ async def test_the_cost_of_a_reply_is_never_less_than_nothing(monkeypatch: pytes
             model="openai/scripted",
             generate_params={"api_base": provider.url, "input_cost_per_token": 1e-6, "output_cost_per_token": 1e-6},
         )
-        got = await litellm_call.complete(agent, [{"role": "user", "content": "hi"}])
+        got = await model_call.complete(agent, [{"role": "user", "content": "hi"}])
     assert got.cost_usd is not None
     assert 0 <= got.cost_usd <= 2 * 10**12 * 1e-6
 
@@ -278,34 +275,34 @@ async def test_a_failure_inside_an_answer_has_its_own_code_and_status(
     monkeypatch: pytest.MonkeyPatch, error: JsonValue, status: int | None, code: ReasonCode
 ) -> None:
     """OpenRouter's, when the provider behind it fails while the model writes."""
-    take(Way.HANDLER, monkeypatch)
+    take(Way.OPENAI, monkeypatch)
     half = completion({"content": "half a sent"}, choice={"finish_reason": "error", "error": error})
-    facts, raised = await refused(Way.HANDLER, half)
+    facts, raised = await refused(Way.OPENAI, half)
     assert (classify(facts), facts.status) == (code, status)
     assert facts.text == (error["message"] if isinstance(error, dict) else error)
     assert raised.paid.usage.output_tokens == 5
 
 
 async def test_what_an_unreadable_reply_has_cost_is_known_where_its_price_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(Way.HANDLER, monkeypatch)
+    take(Way.OPENAI, monkeypatch)
     async with ScriptedProvider(always=faults.status(200, body=completion(choices=None))) as provider:
         prices: JsonValue = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.01}
         assert isinstance(prices, dict)
         agent = AgentDefinition(name="a", model="openai/scripted", generate_params={"api_base": provider.url, **prices})
         with pytest.raises(UnusableAnswerError) as raised:
-            await litellm_call.complete(agent, [{"role": "user", "content": "hi"}])
+            await model_call.complete(agent, [{"role": "user", "content": "hi"}])
     assert raised.value.paid.cost_usd == Decimal("0.057")
 
 
 async def test_an_agents_own_price_is_charged_to_no_other_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever order they call the same model; nobody's call is free because another's has a price."""
-    take(Way.HANDLER, monkeypatch)
+    take(Way.OPENAI, monkeypatch)
     async with ScriptedProvider(always=faults.status(200, body=completion())) as provider:
 
         async def cost(**prices: JsonValue) -> Decimal | None:
             params = {"api_base": provider.url, **prices}
             agent = AgentDefinition(name="a", model="openai/priced-once", generate_params=params)
-            return (await litellm_call.complete(agent, [{"role": "user", "content": "hi"}])).cost_usd
+            return (await model_call.complete(agent, [{"role": "user", "content": "hi"}])).cost_usd
 
         dear, cheap = (
             {"input_cost_per_token": price, "output_cost_per_token": price * 10} for price in (0.001, 0.000_1)

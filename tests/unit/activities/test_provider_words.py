@@ -336,7 +336,7 @@ IN_A_200: dict[str, tuple[JsonValue, ReasonCode, int | None, str]] = {
 }
 
 
-@pytest.fixture(params=[Way.HANDLER, Way.ANTHROPIC])
+@pytest.fixture(params=Way)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     taken: Way = request.param
     take(taken, monkeypatch)

@@ -7,7 +7,7 @@ from typing import Any
 import litellm
 import pytest
 
-from perdure.activities.models import litellm_call, provider_requests, providers
+from perdure.activities.models import model_call, provider_requests, providers
 from perdure.activities.models.providers import PROVIDERS
 from perdure.activities.models.wires.reply import Silent
 from perdure.contracts.agents import AgentDefinition
@@ -88,8 +88,8 @@ async def test_every_row_is_called_directly(name: str, streams: bool) -> None:
         arguments: Json = {"model": agent.model, "messages": CONVERSATION, **params}
         assert provider_requests.prepare(arguments, streams=streams) is not None
         shown = Silent() if streams else None
-        first = await litellm_call.complete(agent, [CONVERSATION[0], CONVERSATION[1]], shown=shown)
-        second = await litellm_call.complete(agent, CONVERSATION, shown=shown)
+        first = await model_call.complete(agent, [CONVERSATION[0], CONVERSATION[1]], shown=shown)
+        second = await model_call.complete(agent, CONVERSATION, shown=shown)
         assert [(one.name, json.loads(one.arguments)) for one in first.calls] == [("pay", {"amount": 2})]
         assert second.text == "done"
         assert [request.request.stream for request in provider.requests] == [streams, streams]
@@ -113,7 +113,7 @@ async def sent(name: str, settings: dict[str, Json], *, streams: bool) -> Json:
         agent = AgentDefinition(
             name="t", model=f"{name}/some-model", tools=tools, tool_mode="api", generate_params=params
         )
-        await litellm_call.complete(agent, json.loads(json.dumps(CONVERSATION)), shown=Silent() if streams else None)
+        await model_call.complete(agent, json.loads(json.dumps(CONVERSATION)), shown=Silent() if streams else None)
         (request,) = provider.requests
         body: Json = request.body
         return {field: value for field, value in body.items() if field not in UNSAID}
@@ -124,6 +124,7 @@ def pairs() -> list[Json]:
     return [
         pytest.param(name, settings, marks=[] if settings == "usual" else [pytest.mark.deep])
         for name, settings in itertools.product(OTHERS, SETTINGS)
+        if name != "groq"  # at whose answers litellm fails
         if "tool" not in settings or name not in {*WITHOUT_TOOLS, "deepinfra", "fireworks_ai"}
         if settings != "an effort" or name in TAKE_EFFORT
         if settings != "a schema" or name not in {"fireworks_ai", "groq", "zai"}  # which litellm sends less, or more
@@ -133,9 +134,9 @@ def pairs() -> list[Json]:
 @pytest.mark.parametrize(("name", "settings"), pairs())
 async def test_a_row_is_sent_what_litellm_would_send(name: str, settings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What litellm refuses by its own list is left to the provider."""
-    for streams in (False, True):
-        ours = await sent(name, SETTINGS[settings], streams=streams)
-        with monkeypatch.context() as environment:
-            environment.setattr(providers, "PROVIDERS", {})
-            theirs = await sent(name, SETTINGS[settings], streams=streams)
-        assert ours == theirs
+    ours = await sent(name, SETTINGS[settings], streams=False)
+    streamed = await sent(name, SETTINGS[settings], streams=True)
+    told = {"stream_options": {"include_usage": True}} if PROVIDERS[name].asks_for_usage else {}
+    assert streamed == {**ours, "stream": True, **told}
+    monkeypatch.setattr(providers, "PROVIDERS", {})
+    assert ours == await sent(name, SETTINGS[settings], streams=False)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from perdure.activities.models import litellm_call
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models import model_call
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.reasoning import MOST_BYTES
 from perdure.activities.models.record_answer import step_of
 from perdure.contracts.agents import AgentDefinition
@@ -44,8 +44,8 @@ def step_messages(using: AgentDefinition, answer: Answer) -> tuple[Message, ...]
 
 async def ask_twice(first: AgentDefinition, second: AgentDefinition) -> None:
     """Ask the first model, and the second one with the first one's answer."""
-    answer = await litellm_call.complete(first, [{"role": "user", "content": "go"}])
-    await litellm_call.complete(second, [wire(message) for message in step_messages(first, answer)])
+    answer = await model_call.complete(first, [{"role": "user", "content": "go"}])
+    await model_call.complete(second, [wire(message) for message in step_messages(first, answer)])
 
 
 def replies() -> Script:
@@ -107,7 +107,7 @@ async def test_reasoning_that_is_too_long_is_not_kept_at_all() -> None:
     script = Script(replies=(Reply(text="x", message={"reasoning_content": "y" * MOST_BYTES}),))
     async with ScriptedProvider(script) as provider:
         using = definition("deepseek/deepseek-chat", provider.url)
-        assert (await litellm_call.complete(using, [{"role": "user", "content": "go"}])).thinking == ()
+        assert (await model_call.complete(using, [{"role": "user", "content": "go"}])).thinking == ()
 
 
 async def test_gemini_gets_the_signature_of_each_part_on_that_part() -> None:

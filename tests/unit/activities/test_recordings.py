@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.recordings import CallRecording, FixtureMissingError, RecordingError, Recordings
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Usage

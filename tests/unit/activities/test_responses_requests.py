@@ -9,8 +9,8 @@ import pytest
 from openai.types.responses import ResponseCreateParams
 from pydantic import TypeAdapter
 
-from perdure.activities.models import litellm_call
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models import model_call
+from perdure.activities.models.model_call import Answer
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from perdure.contracts.tools import ToolDeclaration
@@ -66,7 +66,7 @@ class Talk:
         self.answers.append(response(*items))
         access = {"api_base": f"{self._address}/v1", "api_key": "sk-scripted-0123456789"}
         agent = AgentDefinition(name="t", model=model, tools=(LOOK,), tool_mode="api", generate_params=access | params)
-        return await litellm_call.complete(agent, messages)
+        return await model_call.complete(agent, messages)
 
     @property
     def head(self) -> str:

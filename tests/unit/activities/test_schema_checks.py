@@ -9,7 +9,7 @@ from mcp_types import CallToolResult, Tool
 
 from perdure import schema_checks
 from perdure.activities.mcp.results import mark_unstructured
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.record_answer import step_of
 from perdure.agents.schemas import GivenUpError
 from perdure.contracts.agents import AgentDefinition

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.models import litellm_call
+from perdure.activities.models import model_call
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
 from perdure.testing import Script, ScriptedProvider, call
@@ -41,7 +41,7 @@ async def test_a_schema_is_sent_in_a_form_that_is_taken_and_arguments_come_back_
     async with ScriptedProvider(Script(replies=(call((ODD.name, {"filter_name_": "Bob"})),), repeat=True)) as provider:
         base = provider.anthropic_url if way.speaks_anthropic else provider.url
         definition = AgentDefinition(name="tester", model=name, generate_params={"api_base": base}, tools=(ODD,))
-        answer = await litellm_call.complete(
+        answer = await model_call.complete(
             definition,
             [
                 {"role": "user", "content": "hello"},

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from perdure import Agent
-from perdure.activities.models import limits, litellm_call, provider_reading
+from perdure.activities.models import limits, model_call, provider_reading
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.litellm_call import Answer
+from perdure.activities.models.model_call import Answer
 from perdure.activities.models.provider_replies import UnusableAnswerError
 from perdure.activities.models.wires import CHAT
 from perdure.contracts.agents import AgentDefinition, ToolMode
@@ -25,7 +25,7 @@ from perdure.llm.failures import classify
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import call_in_text
 from tests.memory import Run
-from tests.unit.activities.calls import KEY, NOW, Sink, Way, on_each_way, take, warm_up
+from tests.unit.activities.calls import KEY, NOW, Sink, Way, on_each_way, take
 
 TEXT = "Hello big wide world, how are you"
 
@@ -70,7 +70,6 @@ REPLIES: dict[str, Reply] = {
 async def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     taken: Way = request.param
     take(taken, monkeypatch)
-    await warm_up(taken)
     return taken
 
 
@@ -89,7 +88,7 @@ async def ask(definition: AgentDefinition, sink: Sink | None) -> Answer | tuple[
     """The answer, or the class, text and price of the failure."""
     try:
         async with asyncio.timeout(60):
-            return await litellm_call.complete(definition, [{"role": "user", "content": "hello"}], shown=sink)
+            return await model_call.complete(definition, [{"role": "user", "content": "hello"}], shown=sink)
     except UnusableAnswerError as error:
         return type(error).__name__, str(error), error.paid
 
@@ -98,7 +97,7 @@ async def code_of(way: Way, provider: ScriptedProvider, sink: Sink) -> str:
     """The reason code of a streamed call that must fail."""
     try:
         async with asyncio.timeout(60):
-            got = await litellm_call.complete(
+            got = await model_call.complete(
                 definition_of(way, provider), [{"role": "user", "content": "hello"}], shown=sink
             )
     except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
@@ -145,7 +144,7 @@ CUTS: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("way", "name"), on_each_way(CUTS, waits={"stalled at once", "stalled"}), indirect=["way"])
+@pytest.mark.parametrize(("way", "name"), on_each_way(CUTS), indirect=["way"])
 async def test_a_stream_that_is_not_whole_is_no_answer(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-15: litellm makes up a finish reason; the wire is asked for it instead."""
     monkeypatch.setattr(provider_reading, "STALLED_SECONDS", 0.5)
@@ -311,7 +310,7 @@ async def test_other_jobs_have_their_turn_while_a_stream_is_read_that_has_come_a
 
     other = asyncio.create_task(take_turns())
     reply = provider_reading.HttpReply(200, {"content-type": "text/event-stream"}, raw(), close)
-    answered = await provider_reading.receive(CHAT, reply, Sink(), None)
+    answered = await provider_reading.receive(CHAT, reply, Sink())
     ended.set()
     await other
     assert len(answered.text) == 20_000

@@ -17,22 +17,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
-from perdure.activities.faults import MISTAKES, mark_answered
+from perdure.activities.faults import MISTAKES
 from perdure.activities.models import provider_door, provider_requests, providers
 from perdure.activities.models.estimates import fill_counts, usage_of
 from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
 from perdure.activities.models.keys import MissingKeyError, require_key
 from perdure.activities.models.limits import FORMS, TOOL_LIMITS, WHOLE_ONLY, Form
-from perdure.activities.models.provider_http import guard_exchange, stand_in
+from perdure.activities.models.provider_http import stand_in
 from perdure.activities.models.provider_messages import as_sent
 from perdure.activities.models.provider_reading import show_answer
 from perdure.activities.models.provider_replies import (
     InvalidReplyError,
     RedirectedError,
     StreamCutError,
-    StreamUnreadableError,
     UnusableAnswerError,
     UnusableReplyError,
 )
@@ -287,7 +286,7 @@ async def _call_once(
 async def _ask(
     definition: AgentDefinition, arguments: Mapping[str, Any], shown: Shown | None, *, has_calls_in_text: bool
 ) -> Answered:
-    """The model's answer; a stream that perdure could not read is asked for again as a whole, and nothing was sent."""
+    """The model's answer, by the door of its provider; through litellm's it is shown when it is whole."""
     if shown is not None:
         shown.begin(has_calls_in_text=has_calls_in_text)
     instead = stand_in.get()
@@ -296,43 +295,11 @@ async def _ask(
         return show_answer(chat.read(completion), shown)
     reach = {} if instead is None else {"api_base": NOWHERE, "api_key": "sk-stand-in"}
     asked = {**reach, **arguments}
-    try:
-        return await _exchange(definition, asked, shown)
-    except StreamUnreadableError:
-        return show_answer(await _exchange(definition, asked, None), shown)
-
-
-async def _exchange(definition: AgentDefinition, arguments: Mapping[str, Any], shown: Shown | None) -> Answered:
-    """The answer of one request, through the direct door or litellm's.
-
-    Raises:
-        Exception: What the exchange met; what litellm raised, if it made no request.
-    """
-    is_listened_to, response, failure = _is_listened_to(), None, None
-    with guard_exchange(shown, keeps_bytes=is_listened_to) as exchange:
-        request = None if is_listened_to else provider_requests.prepare(arguments, streams=shown is not None)
-        try:
-            if request is not None:
-                await provider_door.send(request, exchange, SILENCE_SECONDS)
-            else:
-                response = await (await load_litellm()).complete(arguments, exchange)
-        except Exception as error:  # noqa: BLE001 - what the exchange met says more, and may be an answer
-            if exchange.replied:
-                mark_answered(error)
-            failure = error
-    if exchange.answered is not None:
-        return exchange.answered
-    if response is not None:
-        return cast("Answered", (await load_litellm()).read(response))
-    raise exchange.error or failure or InvalidReplyError("no request was made")
-
-
-def _is_listened_to() -> bool:
-    """Whether an agent's module has registered callbacks with litellm, such as a tracer's."""
-    if "litellm" not in sys.modules:
-        return False
-    patches = importlib.import_module("perdure.activities.models.litellm_patches")
-    return bool(patches.skip_logging())
+    with guard_assembly():
+        request = provider_requests.prepare(asked, streams=shown is not None)
+    if request is not None:
+        return await provider_door.send(request, shown, SILENCE_SECONDS)
+    return show_answer(await (await load_litellm()).complete(asked), shown)
 
 
 def _arguments(
