@@ -495,7 +495,7 @@ class TurnResult(PublicValue):
 
     Attributes:
         error: One sentence on what went wrong; None if nothing did.
-        output: The text of the last answer, at most 100,000 characters.
+        output: The text of the last answer, at most 100,000 characters; a delegate's has its last calls with results.
         value: The answer as JSON that fits the agent's output schema; None if there is no schema, the turn did not
             finish, or the output was too long to be whole.
         steps: Generations used.

@@ -1,5 +1,7 @@
 """The end of a turn: by its own commit; or by the next turn or its caller, if its workflow was terminated."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, Row, bindparam, select, update
 
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
@@ -14,7 +16,7 @@ from perdure.contracts.events import (
     to_events,
 )
 from perdure.contracts.ids import DELEGATED
-from perdure.contracts.messages import AssistantMessage, Message, UserMessage
+from perdure.contracts.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from perdure.contracts.tools import Delegated, DelegateReport, FinishCall
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import JsonValue, replace
@@ -33,6 +35,8 @@ ABORTED = "Operation aborted"
 
 CUT_NOTICE = "\n[cut here; the transcript holds the whole text]"
 """The end of an output that was too long for a result."""
+
+_DID_NOT_RUN = frozenset({ReasonCode.TOOL_CANCELLED, ReasonCode.TOOL_DENIED})
 
 TurnRow = Row[*tuple[object, ...]]
 
@@ -164,7 +168,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
     commit = replace(commit, spent=commit.spent.with_failed(paid_of_interrupted(locked, commit)))
     commit = _with_the_stored_answer(locked, commit)
     tip = require_step(locked.connection, commit.tip)
-    head = _close_conversation(locked, commit, tip)
+    head, results = _close_conversation(locked, commit, tip)
     forget_arguments(locked, commit.turn)
     result = TurnResult(
         session=commit.session,
@@ -173,7 +177,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         stop_reason=commit.stop_reason,
         reason_code=commit.error.code if commit.error else None,
         error=_error_text(commit),
-        output=output_of(tip, commit),
+        output=output_of(tip, commit, results),
         value=_value(tip, commit),
         steps=commit.steps,
         usage=commit.spent.usage,
@@ -235,23 +239,27 @@ def _with_the_stored_answer(locked: LockedSession, commit: CommitTurn) -> Commit
     )
 
 
-def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepRecord) -> str:
+def _close_conversation(
+    locked: LockedSession, commit: CommitTurn, tip: StepRecord
+) -> tuple[str, tuple[ToolMessage, ...]]:
+    """Write the rest of the conversation: the id of its last step, and the results of the last answer's calls."""
     # Every call must have a result in the conversation, or providers refuse the next turn.
     ids = (*commit.call_ids, *(outcome.call_id for outcome in commit.failed))
     calls = OpenCalls(locked, commit.turn, ids)
     calls.record(commit.failed)
     if commit.requests:  # the reply starts a turn that goes on from this answer
         calls.write()
-        return tip.id
+        return tip.id, ()
     calls.end_rest(cancelled=commit.stop_reason is StopReason.CANCELLED)
     calls.write()
+    results = calls.results(commit.call_ids)
     messages: tuple[Message, ...] = (
-        *calls.results(commit.call_ids),
+        *results,
         *(UserMessage(content=text) for text in commit.said),
         *(UserMessage(content=message.prompt, parts=message.parts) for message in commit.steered),
     )
     if not messages:
-        return tip.id
+        return tip.id, ()
     steered = [(message.request_id, message.prompt) for message in commit.steered]
     identity = [commit.call_ids, steered, *([commit.said] if commit.said else [])]
     step = StepRecord(
@@ -263,11 +271,14 @@ def _close_conversation(locked: LockedSession, commit: CommitTurn, tip: StepReco
         messages=messages,
     )
     insert_step(locked, step)
-    return step.id
+    return step.id, results
 
 
-def output_of(tip: StepRecord, commit: CommitTurn) -> str:
-    """The text of the result: the summary of a carried-out ``finish``, or else the last answer."""
+def output_of(tip: StepRecord, commit: CommitTurn, results: Sequence[ToolMessage] = ()) -> str:
+    """The text of the result: the summary of a carried-out ``finish``, or else the last answer.
+
+    That of a delegate also has the results of the answer's calls, as its caller reads nothing else of it.
+    """
     if commit.stop_reason is StopReason.FINISHED and commit.stopped_by is None:
         # After an approval, ``finish`` stands in the answer of the turn before.
         done = {outcome.call_id for outcome in commit.failed if outcome.error is None}
@@ -277,11 +288,26 @@ def output_of(tip: StepRecord, commit: CommitTurn) -> str:
         if summary:
             return summary
     answer = _answer(tip, commit)
-    if answer is None:
-        return ""
-    if len(answer.content) <= MAX_OUTPUT_CHARACTERS:
-        return answer.content
-    return answer.content[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
+    text = answer.content if answer is not None else ""
+    if commit.delegated is not None:
+        text = _worked_out(text, answer.tool_calls if answer is not None else (), results, commit.stopped_by)
+    if len(text) <= MAX_OUTPUT_CHARACTERS:
+        return text
+    return text[: MAX_OUTPUT_CHARACTERS - len(CUT_NOTICE)] + CUT_NOTICE
+
+
+def _worked_out(text: str, calls: Sequence[ToolCall], results: Sequence[ToolMessage], stopped_by: str | None) -> str:
+    """Text of a delegate's last answer, with its calls that ran and their results, and what stopped it there."""
+    came = {result.call_id: result for result in results}
+    ran = [
+        f"{call.name}({call.arguments}):\n{result.content}"
+        for call in calls
+        if (result := came.get(call.id)) is not None and (result.error is None or result.error.code not in _DID_NOT_RUN)
+    ]
+    if text.strip() and not calls:
+        return text
+    parts = [text, *ran, f"[stopped by {stopped_by}]" if stopped_by is not None else ""]
+    return "\n\n".join(part for part in parts if part.strip())
 
 
 def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:
