@@ -33,7 +33,7 @@ from perdure.activities.recordings import FixtureMissingError
 from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.telling.traces import ToolSpan
 from perdure.activities.toolbox.claims import Attempt, Body, Claims, RunningCalls, hidden_of
-from perdure.activities.toolbox.lanes import value_of, wait_within
+from perdure.activities.toolbox.lanes import wait_within
 from perdure.activities.toolbox.output import (
     NotApprovedError,
     artifact_of_output,
@@ -60,6 +60,7 @@ from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
+from perdure.contracts.exceptions import value_of
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import replace

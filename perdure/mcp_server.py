@@ -1,6 +1,7 @@
 """Tools served over MCP: ``as_mcp`` makes a server of them that any MCP host can start.
 
-The one module of the library that imports the MCP SDK, and it does so only when a server is made.
+The one module of the library that imports the MCP SDK, and it does so only when a server is made. Long, because a call
+is carried out here without a worker: its arguments, its body, its result and its errors.
 """
 
 import asyncio
@@ -11,13 +12,12 @@ import json
 import logging
 import os
 import threading
-import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from perdure.agents.builtin_tools import read_output
@@ -29,6 +29,8 @@ from perdure.agents.settings import tools_of
 from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
 from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
+from perdure.contracts.exceptions import failure_of, print_error, print_traceback, raised_of, value_of
+from perdure.contracts.plain import to_text
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, replace_surrogates
 from perdure.llm.tool_output import Attachment, Attachments, Part, ToolTimeoutError, head_and_tail, parts_of
@@ -58,6 +60,8 @@ IDLE_SECONDS = 600.0
 
 MOST_SESSIONS = 500
 """Most such sessions at once, since anybody who reaches the port can open one."""
+
+T = TypeVar("T")
 
 Describe = Callable[[Exception], str | None]
 """The sentence for an error that is expected; None leaves it to the exception's class and text."""
@@ -104,7 +108,7 @@ class ServedCall(ToolContext):
     def stop_turn(self, reason: str) -> None:
         """Note the reason; the first one counts."""
         if self.stop_reason is None:
-            self.stop_reason = str(reason)
+            self.stop_reason = to_text(reason)
 
     def read_artifact(self, handle: str) -> File:
         """Refuse: a call over MCP has no session with artifacts."""
@@ -257,14 +261,14 @@ async def _run_tool(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall,
     hidden = hidden_values_of(raw, tool.declaration.masked)
     unspoken = around.secrets | hidden.named | hidden.guessed
     try:
-        parts = await _run(tool, tool.check_arguments(raw), call, around)
+        parts = await _run(tool, raw, call, around)
     except Exception as error:  # noqa: BLE001 - the edge: a server outlives its tools
-        told = around.describe(error)
-        expected = isinstance(error, InvalidInputError | ToolUnavailableError) or tool.declaration.catches(error)
+        told, raised = _describe(error, around), raised_of(error)
+        expected = isinstance(error, InvalidInputError | ToolUnavailableError) or tool.declaration.catches(raised)
         if told is None and not expected:
-            trace = "".join(traceback.format_exception(error))
+            trace = print_traceback(raised)
             logger.warning("tool %s raised: %s", tool.name, redact_text(replace_surrogates(trace), unspoken))
-        text = told or f"{type(error).__name__}: {error}"
+        text = told or print_error(error)
         text = redact_text(replace_surrogates(text), unspoken)[:ERROR_CHARACTERS]
         return _Outcome([_text(text)], is_error=True)
     outcome = _outcome_of(tool.declaration, parts, call, lambda text: without_hidden(text, hidden, around.secrets))
@@ -272,6 +276,57 @@ async def _run_tool(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall,
         return outcome
     reason = redact_text(replace_surrogates(" ".join(call.stop_reason.split())), unspoken)[:STOP_CHARACTERS]
     return _Outcome([*outcome.content, _text(f"[{tool.name} asks you to stop here: {reason}]")])
+
+
+async def _in_a_task(code: Callable[[], Awaitable[T]]) -> T:
+    """The result of an author's async code; a cancel of the call stops it.
+
+    In a task, since a ``GeneratorExit`` of its own would close whoever awaits it.
+
+    Raises:
+        Exception: The code raised it, or something that stands in it.
+    """
+
+    async def run() -> Any:  # noqa: ANN401 - the code's result
+        try:
+            return await code()
+        except BaseException as error:
+            # ``isinstance`` would ask the exception for its class, which may be the author's code.
+            if issubclass(type(error), asyncio.CancelledError) and task.cancelling():
+                raise  # it was stopped
+            return failure_of(error)
+
+    task = asyncio.create_task(run())
+    came: T = value_of(await task)
+    return came
+
+
+def _describe(error: Exception, around: _Around) -> str | None:
+    """The author's sentence for an error; None without one, or if that fails."""
+    try:
+        told = around.describe(error)
+        return None if told is None else to_text(told)
+    except BaseException as problem:  # noqa: BLE001 - the edge: it is the author's code
+        logger.warning("the sentence for an error could not be made: %s", print_error(problem))
+        return None
+
+
+async def _on_thread(code: Callable[[], T]) -> T:
+    """The result of an author's sync code on a thread, which is abandoned when the call is given up.
+
+    Raises:
+        Exception: The code raised it, or something that stands in it.
+    """
+    from anyio import to_thread  # noqa: PLC0415 - comes with the SDK
+
+    def run() -> Any:  # noqa: ANN401 - the code's result
+        try:
+            return code()
+        except BaseException as error:  # noqa: BLE001 - the edge: a future could not carry some of them
+            return failure_of(error)
+
+    came: T = value_of(await to_thread.run_sync(run, abandon_on_cancel=True))
+    return came
 
 
 def _outcome_of(
@@ -328,23 +383,28 @@ def _block(attachment: Attachment, address: str, shown: Callable[[str], str]) ->
     )
 
 
-async def _run(tool: Tool[..., Any], arguments: dict[str, Any], call: ServedCall, around: _Around) -> list[Part]:
-    """Run the tool and read its result, within its timeout.
+async def _run(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, around: _Around) -> list[Part]:
+    """Check the arguments, run the tool and read its result, within its timeout.
 
     Raises:
         Exception: Whatever the tool raises, or that its result cannot be sent.
     """
-    arguments = {**arguments, **from_environment(tool.needs, around.environment)}
-    if tool.context_parameter is not None:
-        arguments = {**arguments, tool.context_parameter: call}
+
+    def prepare() -> dict[str, Any]:
+        given = {**tool.check_arguments(raw), **from_environment(tool.needs, around.environment)}
+        return given if tool.context_parameter is None else {**given, tool.context_parameter: call}
+
     limit = tool.declaration.timeout.total_seconds()
     deadline = asyncio.timeout(limit)
     try:
         async with deadline:
             if tool.toolset is not None:
                 await around.toolsets.enter(tool.toolset)
-            value = await _body(tool, arguments)
-            return await asyncio.to_thread(_read, value, tool.returns)
+            if not tool.is_async:
+                return await _on_thread(lambda: _read(tool.function(**prepare()), tool.returns))
+            arguments = await _on_thread(prepare)
+            value = await _in_a_task(partial(tool.function, **arguments))
+            return await _on_thread(partial(_read, value, tool.returns))
     except TimeoutError as error:
         if not deadline.expired():
             raise
@@ -361,25 +421,6 @@ async def _leave(around: _Around) -> None:
     with move_on_after(LEAVING_SECONDS, shield=True):
         for error in await around.toolsets.leave():
             logger.warning("%s", redact_text(replace_surrogates(str(error)), around.secrets))
-
-
-async def _body(tool: Tool[..., Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - any result
-    """The tool's result. A tool cannot end the server, neither with ``sys.exit`` nor by a cancellation of its own."""
-    from anyio import to_thread  # noqa: PLC0415 - comes with the SDK
-
-    try:
-        if tool.is_async:
-            return await tool.function(**arguments)
-        return await to_thread.run_sync(partial(tool.function, **arguments), abandon_on_cancel=True)
-    except (SystemExit, KeyboardInterrupt) as error:
-        msg = f"the tool tried to end the process: {error!r}"
-        raise RuntimeError(msg) from error
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        msg = f"{tool.name} cancelled itself"
-        raise RuntimeError(msg) from error
 
 
 def _read(value: object, annotated: ReturnValue | None) -> list[Part]:

@@ -21,7 +21,7 @@ from perdure.activities.heartbeat import note_held
 from perdure.activities.mcp.questions import Answering, AskedByServer
 from perdure.activities.recordings import CallRecording
 from perdure.activities.store_access import write_until_stored
-from perdure.activities.toolbox.lanes import failure_of, wait_within
+from perdure.activities.toolbox.lanes import wait_within
 from perdure.activities.toolbox.output import (
     ERROR_CHARACTERS,
     call_event,
@@ -35,7 +35,7 @@ from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import NewEvent, ToolRecovery, ToolStart
-from perdure.contracts.exceptions import print_error
+from perdure.contracts.exceptions import failure_of, print_error
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.plain import is_of, to_text

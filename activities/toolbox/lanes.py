@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from perdure.activities.toolbox.loops import CodeLoop
 from perdure.activities.toolbox.printing import GatheredLines
-from perdure.contracts.exceptions import RaisedError, can_be_looked_at, repr_of
+from perdure.contracts.exceptions import failure_of, value_of
 
 logger = logging.getLogger("perdure.tools")
 
@@ -32,37 +32,13 @@ BLOCKED_SECONDS = 1.0
 """Time without a first step of an async run after which the log names what blocks the loop."""
 
 
-class BodyExitedError(Exception):
-    """A tool tried to end the process, for example with ``sys.exit``."""
-
-
 class NotBegunError(TimeoutError):
     """A run was given up before its first step, because others hold the threads or the loop."""
 
 
-@dataclass(frozen=True)
-class Failed:
-    """Outcome of a run that raised."""
-
-    error: Exception
-
-
-def failure_of(error: BaseException) -> Failed:
-    """Whatever the code raised, as an exception that passes futures, coroutines and handlers like any other."""
-    kind = type(error)  # the exception's own ``__class__`` is the author's code
-    if not can_be_looked_at(error):
-        return Failed(RaisedError(error))
-    if issubclass(kind, SystemExit | KeyboardInterrupt):
-        said = f"the tool tried to end the process: {repr_of(error)}"
-        return Failed(BodyExitedError(said).with_traceback(error.__traceback__))
-    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
-        return Failed(error)
-    return Failed(RaisedError(error).with_traceback(error.__traceback__))
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run of code in a lane, and what it comes to: a value, or :class:`Failed`.
+    """A run of code in a lane, and what it comes to: a value, or ``Failed``.
 
     Attributes:
         name: The name of what runs.
@@ -74,17 +50,6 @@ class Run:
     lane: "Lane"
     future: "Future[Any]"
     begun: "Future[None]"
-
-
-def value_of(came: Any) -> Any:  # noqa: ANN401 - whatever the code returned
-    """The value that a run came to.
-
-    Raises:
-        Exception: The code raised it.
-    """
-    if type(came) is Failed:  # ``isinstance`` would ask a value of the author's for its class
-        raise came.error
-    return came
 
 
 def _run_and_log(code: Callable[[], T]) -> T:

@@ -1,7 +1,9 @@
-"""Exceptions of code that perdure did not write, in words. Such an exception may fail when it is printed."""
+"""Exceptions of code that perdure did not write: contained, and in words. Such an exception may fail when printed."""
 
 import sys
 import traceback
+from dataclasses import dataclass
+from typing import Any
 
 MOST_LINKS = 100
 """Exceptions of a chain that are looked at."""
@@ -17,6 +19,41 @@ class RaisedError(Exception):
     def __init__(self, raised: BaseException) -> None:
         super().__init__()
         self.raised = raised
+
+
+class BodyExitedError(Exception):
+    """A tool tried to end the process, for example with ``sys.exit``."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Outcome of code that raised."""
+
+    error: Exception
+
+
+def failure_of(error: BaseException) -> Failed:
+    """Whatever the code raised, as an exception that passes futures, coroutines and handlers like any other."""
+    kind = type(error)  # the exception's own ``__class__`` is the author's code
+    if not can_be_looked_at(error):
+        return Failed(RaisedError(error))
+    if issubclass(kind, SystemExit | KeyboardInterrupt):
+        said = f"the tool tried to end the process: {repr_of(error)}"
+        return Failed(BodyExitedError(said).with_traceback(error.__traceback__))
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return Failed(error)
+    return Failed(RaisedError(error).with_traceback(error.__traceback__))
+
+
+def value_of(came: Any) -> Any:  # noqa: ANN401 - whatever the code returned
+    """The value that code came to.
+
+    Raises:
+        Exception: The code raised it.
+    """
+    if type(came) is Failed:  # ``isinstance`` would ask a value of the author's for its class
+        raise came.error
+    return came
 
 
 def raised_of(error: BaseException) -> BaseException:

@@ -19,11 +19,12 @@ from sqlalchemy import Connection
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.store_access import pause
-from perdure.activities.toolbox.lanes import Lane, Run, failure_of
+from perdure.activities.toolbox.lanes import Lane, Run
 from perdure.activities.toolbox.runner import Arguments, Bodies, CallContext, Read
 from perdure.agents.tool import Tool
 from perdure.client.errors import RequestRefusedError
 from perdure.contracts.budgets import ExtendRequest
+from perdure.contracts.exceptions import failure_of
 from perdure.contracts.input_requests import Reply
 from perdure.contracts.turns import CancelRequest, SendRequest
 from perdure.contracts.waits import PauseRequest

@@ -122,9 +122,9 @@ def async_with(error: BaseException, **settings: Any) -> Any:
     ("error", "told"),
     [
         (LockedError("ask the porter"), "LockedError: ask the porter"),
-        (SystemExit(3), "RuntimeError: the tool tried to end the process: SystemExit(3)"),
-        (KeyboardInterrupt(), "RuntimeError: the tool tried to end the process: KeyboardInterrupt()"),
-        (asyncio.CancelledError(), "RuntimeError: door cancelled itself"),
+        (SystemExit(3), "BodyExitedError: the tool tried to end the process: SystemExit(3)"),
+        (KeyboardInterrupt(), "BodyExitedError: the tool tried to end the process: KeyboardInterrupt()"),
+        (asyncio.CancelledError(), "CancelledError: no message"),
     ],
 )
 async def test_whatever_a_tool_raises_is_an_error_result_and_the_server_goes_on(

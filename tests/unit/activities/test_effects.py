@@ -28,9 +28,9 @@ from perdure.activities.toolbox.claims import (
     Recovery,
     RunningCalls,
 )
-from perdure.activities.toolbox.lanes import value_of
 from perdure.activities.toolbox.runner import Bodies
 from perdure.agents.context import InvalidOutputError
+from perdure.contracts.exceptions import value_of
 from perdure.contracts.tools import CallTool
 from perdure.llm.tool_output import CallResult
 from perdure.store import Claim, Store
