@@ -308,7 +308,14 @@ def _with_todos(state: TurnState) -> TurnState:
     events = [TodosChanged(todos=todos)] if todos != state.todos else []
     others = replace(state.calls, own=tuple(call for call in state.calls.own if call not in mine))
     state = replace(state, todos=todos, calls=others)
-    return _with_own_results(state, mine, _in_one_payload(outcomes)).with_decided(*events)
+    state = _with_own_results(state, mine, _in_one_payload(outcomes)).with_decided(*events)
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    # People may approve a call long after the others of its answer have helped.
+    is_late = any(call.approval is not None for call in mine)
+    helps = bool(state.calls.own) or any(outcome.error is None for outcome in state.calls.outcomes)
+    if not errors or is_late or helps or state.has_open_calls:
+        return state
+    return with_refused(state, errors) if state.policy.most_refused else state
 
 
 def _changed(todos: tuple[Todo, ...], call: object) -> tuple[Todo, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, tool
+from perdure import Agent, ApprovalPolicy, ApprovalRule, todo, tool
 from perdure.testing import Reply, call, say
 from tests.memory import Run
 
@@ -32,6 +32,17 @@ REFUSED: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "unknown": (call(("wrok", {})), {}, "tool.unknown_tool"),
     "bad arguments": (call(("pay", {"amount": "much"})), {}, "tool.invalid_input"),
     "nobody to ask": (call(("pay", {"amount": 3})), {"interactive": "refuse"}, "tool.denied"),
+    "a todo that is not there": (call(("todo", {"completed": [9]})), {"tools": [todo]}, "tool.invalid_input"),
+    "a rule": (
+        call(("pay", {"amount": 3})),
+        {"approvals": ApprovalPolicy(rules=(ApprovalRule(tool="pay", decision="deny"),))},
+        "tool.denied",
+    ),
+    "a todo and an unknown one": (
+        call(("wrok", {}), ("todo", {"completed": [9]})),
+        {"tools": [todo]},
+        "tool.invalid_input",
+    ),
     "several": (call(("wrok", {}), ("pay", {"amount": "much"})), {}, "tool.invalid_input"),
 }
 
@@ -44,6 +55,13 @@ async def test_ten_answers_in_a_row_whose_calls_are_all_refused_end_the_turn(run
     assert (result["stop_reason"], result["reason_code"], result["steps"]) == ("error", code, 10)
     assert len(run.requests) == 10
     assert "10 tool errors in a row; the last one, of " in result["error"]
+
+
+async def test_a_todo_beside_what_helps_does_not_count(run: Run) -> None:
+    asked = call(("todo", {"completed": [9]}), ("look", {}))
+    noted = call(("todo", {"completed": [9]}), ("todo", {"new_titles": ["look"]}))
+    result = await run(agent(tools=[todo, look]), *[asked] * 12, *[noted] * 12, say("done"))
+    assert (result["stop_reason"], result["steps"]) == ("finished", 25)
 
 
 async def test_a_call_that_is_carried_out_begins_the_count_anew(run: Run) -> None:
