@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+import math
 import typing
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -178,27 +179,40 @@ def draw_iterators(value: object) -> object:
             msg = f"the tool returned {_what_draws(value)} that raised {print_error(error)}"
             raise InvalidOutputError(msg) from error
         return [draw_iterators(to_plain(item)) for item in items]
+    return _with_parts(value, draw_iterators)
+
+
+def spell_numbers(value: object) -> object:
+    """The value with a text in place of each number that JSON does not have: NaN, Infinity, -Infinity."""
+    if type(value) is float:
+        return value if math.isfinite(value) else _SPELLED.get(value, "NaN")
+    return value if type(value) in _PLAIN else _with_parts(value, spell_numbers)
+
+
+_SPELLED = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+def _with_parts(value: object, change: Callable[[object], object]) -> object:
+    """A dictionary, list, tuple, dataclass or model with changed parts; a copy, if one of them is another then."""
     if type(value) is dict:
         named = cast("dict[object, object]", value)
-        changed = _drawn_of(named.items())
+        changed = _changed_of(named.items(), change)
         return {**named, **changed} if changed else named
     if type(value) is list or type(value) is tuple:
         listed = cast("list[object] | tuple[object, ...]", value)
-        changed = _drawn_of(enumerate(listed))
+        changed = _changed_of(enumerate(listed), change)
         return type(listed)(changed.get(place, item) for place, item in enumerate(listed)) if changed else listed
-    return _draw_from_fields(value) if _has_fields(value) else value
+    return _with_fields(value, change) if _has_fields(value) else value
 
 
-def _drawn_of(items: Iterable[tuple[object, object]]) -> dict[object, object]:
-    """The items that hold an iterator, at any depth, with lists in its place."""
-    drawn = ((name, item, draw_iterators(item)) for name, item in items)
-    return {name: now for name, item, now in drawn if now is not item}
+def _changed_of(items: Iterable[tuple[object, object]], change: Callable[[object], object]) -> dict[object, object]:
+    changed = ((name, item, change(item)) for name, item in items)
+    return {name: now for name, item, now in changed if now is not item}
 
 
-def _draw_from_fields(value: object) -> object:
-    """The dataclass or model; a copy if a field holds an iterator, at any depth."""
+def _with_fields(value: object, change: Callable[[object], object]) -> object:
     held = vars(value) if isinstance(value, BaseModel) else _fields_of(value)
-    changed = _drawn_of(held.items())
+    changed = _changed_of(held.items(), change)
     copied = copy.copy(value) if changed else value
     for name, item in changed.items():
         object.__setattr__(copied, str(name), item)  # it may be frozen

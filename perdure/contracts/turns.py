@@ -548,7 +548,7 @@ class TurnResult(PublicValue):
         Raises:
             ValueError: The turn has no value, or it does not fit (``pydantic.ValidationError``).
         """
-        if self.value is None:
+        if self.value is None and (self.stop_reason is not StopReason.FINISHED or self.output.strip() != "null"):
             why = self.error or "its agent has no output_schema, or it did not finish"
             msg = f"turn {self.turn} of session {self.session} ended {self.stop_reason} without a value: {why}"
             raise ValueError(msg)

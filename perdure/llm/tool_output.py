@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from inspect import isasyncgen, isawaitable, iscoroutine
 from typing import Literal, cast
 
@@ -16,7 +15,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from perdure.agents.context import InvalidOutputError
 from perdure.agents.files import MAX_BYTES, MEDIA_TYPE, UNKNOWN_TYPE, File, Image
-from perdure.agents.parameters import ReturnValue, draw_iterators
+from perdure.agents.parameters import ReturnValue, draw_iterators, spell_numbers
 from perdure.contracts.plain import is_of, to_plain, to_text
 from perdure.contracts.values import replace_surrogates
 
@@ -192,17 +191,30 @@ def _json(value: object, attachments: Attachments) -> str:
         InvalidOutputError: The value has no JSON form.
     """
     before = attachments.count
+
+    def write(what: object) -> str:
+        attachments.forget(before)
+        return to_json(what, inf_nan_mode="strings", fallback=lambda inner: _attach(inner, attachments)).decode()
+
+    def read(inner: object) -> object:
+        made = to_jsonable_python(
+            spell_numbers(inner), inf_nan_mode="strings", fallback=lambda inner: _attach(inner, attachments)
+        )
+        return spell_numbers(made)
+
     try:
         try:
-            text = to_json(value, inf_nan_mode="constants", fallback=lambda inner: _attach(inner, attachments)).decode()
+            text = write(value)
+            if "null" in text and (spelled := spell_numbers(value)) is not value:  # as models write such numbers
+                try:
+                    text = write(spelled)
+                except PydanticSerializationError:  # a model's own code takes numbers only
+                    text = write(value)
         except (PydanticSerializationError, UnicodeEncodeError) as error:
             if "surrogates not allowed" not in str(error):
                 raise
             attachments.forget(before)
-            to_plain = partial(
-                to_jsonable_python, inf_nan_mode="constants", fallback=lambda inner: _attach(inner, attachments)
-            )
-            text = json.dumps(value, ensure_ascii=False, default=to_plain)
+            text = json.dumps(spell_numbers(value), ensure_ascii=False, default=read)
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         cause = str(error)
         for wrapper in _WRAPPED:

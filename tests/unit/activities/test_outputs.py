@@ -6,13 +6,13 @@ import enum
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, field_serializer
 
 from perdure import File, Image
 from perdure.activities.toolbox.output import artifacts_of, read
@@ -28,6 +28,26 @@ CALL = CallTool(session="s", turn=1, step=1, call_id="c1", definition="d")
 class Point(BaseModel):
     x: int
     of: Any = None
+
+
+class Share(BaseModel):
+    of: float
+
+
+class Rounded(BaseModel):
+    """It writes its number by itself, and could not write a text."""
+
+    of: float
+    next: float | None = None
+
+    @field_serializer("of")
+    def write(self, of: float) -> str:
+        return f"{of:.1f}"
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
 
 
 @dataclass
@@ -49,8 +69,27 @@ READ: dict[str, tuple[object, str]] = {
     "true": (True, "true"),
     "integer": (12345678901234567890, "12345678901234567890"),
     "fraction": (1.5, "1.5"),
-    "nan": (float("nan"), "NaN"),
-    "infinity": ([float("inf"), -float("inf")], "[Infinity,-Infinity]"),
+    "false": (False, "false"),
+    "nought": ([0, -0.0, "", [], {}], '[0,-0.0,"",[],{}]'),
+    "nan": (float("nan"), '"NaN"'),
+    "infinity": ([float("inf"), -float("inf")], '["Infinity","-Infinity"]'),
+    "nan in a model": (Point(x=1, of=float("nan")), '{"x":1,"of":"NaN"}'),
+    "nan in a model's field": (Share(of=float("nan")), '{"of":"NaN"}'),
+    "infinity in a model's lists": (
+        {"a": [Point(x=1, of=[-float("inf"), None])]},
+        '{"a":[{"x":1,"of":["-Infinity",null]}]}',
+    ),
+    "nan in a dataclass": (Pair(None, Point(x=1, of=float("nan"))), '{"left":null,"right":{"x":1,"of":"NaN"}}'),
+    "nan beside half a character": (
+        ["\ud83d", float("nan"), Point(x=1, of=float("nan"))],
+        '["\ufffd", "NaN", {"x": 1, "of": "NaN"}]',
+    ),
+    "nan that the author writes": (Rounded(of=float("nan")), '{"of":"nan","next":null}'),
+    "decimal nan": (Decimal("NaN"), '"NaN"'),
+    "wide decimal": (Decimal("1E+400"), '"1E+400"'),
+    "date": (date(2026, 11, 21), '"2026-11-21"'),
+    "flag": (Access.READ | Access.WRITE, "3"),
+    "empty set": (set(), "[]"),
     "list": (["a", 1], '["a",1]'),
     "tuple": (("a", 1), '["a",1]'),
     "named tuple": (Named(1, 2), "[1,2]"),

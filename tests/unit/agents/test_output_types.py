@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, BaseModel, TypeAdapter, field_validator
+from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError, field_validator
 from typing_extensions import TypedDict
 
 from perdure import Agent, AgentDefinitionError, TurnResult
@@ -105,6 +105,16 @@ def test_the_value_of_a_result_is_read_as_the_type() -> None:
     assert result([1, 2]).value_as(list[int]) == [1, 2]
     either: int | str = result("x").value_as(TypeAdapter[int | str](int | str))
     assert either == "x"
+
+
+def test_null_is_the_value_of_a_type_that_has_it() -> None:
+    """S-24: and of no other type, and of no turn that ended otherwise."""
+    answered = result(None).model_copy(update={"output": "null"})
+    assert answered.value_as(TypeAdapter[Meeting | None](Meeting | None)) is None
+    with pytest.raises(ValidationError):
+        answered.value_as(Meeting)
+    with pytest.raises(ValueError, match="without a value"):
+        answered.model_copy(update={"stop_reason": StopReason.STALLED}).value_as(TypeAdapter[None](None))
 
 
 def test_a_result_without_a_value_says_why() -> None:
