@@ -395,11 +395,12 @@ async def _run(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, arou
         return given if tool.context_parameter is None else {**given, tool.context_parameter: call}
 
     limit = tool.declaration.timeout.total_seconds()
-    deadline = asyncio.timeout(limit)
+    deadline = asyncio.timeout(None)
     try:
+        if tool.toolset is not None:
+            await around.toolsets.enter(tool.toolset)
         async with deadline:
-            if tool.toolset is not None:
-                await around.toolsets.enter(tool.toolset)
+            deadline.reschedule(asyncio.get_running_loop().time() + limit)
             if not tool.is_async:
                 return await _on_thread(lambda: _read(tool.function(**prepare()), tool.returns))
             arguments = await _on_thread(prepare)

@@ -92,6 +92,7 @@ class Lane:
         self._loops = [CodeLoop(name)]
         self._lock = threading.Lock()
         self._unbegun: dict[Run, Callable[[CodeLoop], None]] = {}
+        self._opening: dict[Run, CodeLoop] = {}
         self._tasks: dict[asyncio.Task[Any], Run] = {}
         self._blamed: object = None
 
@@ -120,13 +121,17 @@ class Lane:
         self._pool.submit(work)
         return run
 
-    def run_on_loop(self, name: str, code: Callable[[], Awaitable[Any]]) -> Run:
-        """Run async code on the lane's loop, in this context."""
+    def run_on_loop(
+        self, name: str, code: Callable[[], Awaitable[Any]], opening: Callable[[], Awaitable[None]] | None = None
+    ) -> Run:
+        """Run async code on the lane's loop, in this context; ``opening`` comes before its first step."""
         run, outer = Run(name, self, Future(), Future()), contextvars.copy_context()
 
         async def work(on: CodeLoop) -> None:
             if not self._take(run, on):
                 return  # it begins on another loop
+            if opening is not None and not await self._open(run, on, opening):
+                return
             if not _begin(run.begun):
                 run.future.cancel()
                 return
@@ -156,6 +161,25 @@ class Lane:
             self._unbegun[run] = schedule
             schedule(self._loops[-1])
         return run
+
+    async def _open(self, run: Run, on: CodeLoop, opening: Callable[[], Awaitable[None]]) -> bool:
+        """Open what a run needs; False if that has failed, which is the run's outcome then."""
+        self._opening[run] = on
+        try:
+            await opening()
+        except asyncio.CancelledError:  # the worker closes
+            run.future.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - it is told to whoever waits for the run
+            run.future.set_result(failure_of(error))
+            return False
+        finally:
+            del self._opening[run]
+        return True
+
+    def is_opening(self, run: Run) -> bool:
+        """Whether a run waits for what it needs to be opened, which bounds itself."""
+        return self._opening.get(run) is self._loops[-1]
 
     def _take(self, run: Run, on: CodeLoop) -> bool:
         """Whether the run may take its first step on the loop."""
@@ -359,10 +383,13 @@ async def _wait_for_begin(run: Run, waiting: "asyncio.Future[Any]", begun: "asyn
     deadline = time.monotonic() + BEGIN_SECONDS
     while not run.begun.done():
         left = deadline - time.monotonic()
-        if left <= 0 and run.lane.help_if_blocked(at_last=True):
-            deadline += BEGIN_SECONDS
-        elif left <= 0 and run.begun.cancel():
-            raise NotBegunError(run.lane.describe_wait(run))
+        if left <= 0:
+            why, was_opening = run.lane.describe_wait(run), run.lane.is_opening(run)
+            helped = run.lane.help_if_blocked(at_last=True)
+            if run.lane.is_opening(run) or (helped and not was_opening):
+                deadline += BEGIN_SECONDS
+            elif run.begun.cancel():
+                raise NotBegunError(why)
         await asyncio.wait(
             [waiting, begun], timeout=max(0.0, min(left, BLOCKED_SECONDS)), return_when=asyncio.FIRST_COMPLETED
         )

@@ -150,8 +150,6 @@ class Bodies:
             return _read_within(context, read, tool.function(**prepare()))
 
         async def carry_out_async() -> Any:  # noqa: ANN401 - likewise
-            if tool.toolset is not None:
-                await self._toolsets.enter(tool.toolset)
             if not tool.is_async:
                 return await self._tools.call_on_thread(tool.name, carry_out)
             returned = await tool.function(**prepare())
@@ -159,7 +157,9 @@ class Bodies:
                 return read(returned)
             return await self._results.call_on_thread(tool.name, lambda: _read_within(context, read, returned))
 
-        if tool.is_async or tool.toolset is not None:
+        if (toolset := tool.toolset) is not None:
+            return self._tools.run_on_loop(tool.name, carry_out_async, lambda: self._toolsets.enter(toolset))
+        if tool.is_async:
             return self._tools.run_on_loop(tool.name, carry_out_async)
         return self._tools.run_on_thread(tool.name, carry_out)
 

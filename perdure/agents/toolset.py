@@ -33,6 +33,9 @@ _OF_PYTHON = frozenset({"_abc_impl", "_setattr_handler"})
 
 _ENTERING = frozenset({"__enter__", "__exit__", "__aenter__", "__aexit__"})
 
+OPENING_SECONDS = 300.0
+"""Longest time that a call waits for its toolset to be entered, before its own time-out begins."""
+
 LEAVING_SECONDS = 10.0
 """Longest time that a process waits for its toolsets to be left."""
 
@@ -270,7 +273,12 @@ class OpenToolsets:
         kept = self._kept.get(id(toolset))
         if kept is None or kept.task.done():
             kept = self._kept[id(toolset)] = _Kept(toolset)
-        await asyncio.shield(kept.entered)
+        try:
+            async with asyncio.timeout(OPENING_SECONDS):
+                await asyncio.shield(kept.entered)
+        except TimeoutError:  # of nobody else, as what fails is a ToolsetError
+            msg = f"it has not opened within {OPENING_SECONDS:g} s; the call did not run"
+            raise kept.error("entered", msg) from None
 
     def abandon(self) -> None:
         """Leave none of them, since their loop is blocked for good: the next call of each enters it anew."""
@@ -323,10 +331,14 @@ class _Kept:
             return None
         finally:
             if not self.entered.done():
-                self.entered.set_exception(self._error("entered", failure))
-        return self._error("left", failure)
+                self.entered.set_exception(self._failure("entered", failure))
+        return self._failure("left", failure)
 
-    def _error(self, verb: str, error: BaseException) -> ToolsetError:
-        made = ToolsetError(f"the toolset {type(self._toolset).__name__} could not be {verb}: {print_error(error)}")
+    def _failure(self, verb: str, error: BaseException) -> ToolsetError:
+        made = self.error(verb, print_error(error))
         made.__cause__ = error
         return made
+
+    def error(self, verb: str, why: str) -> ToolsetError:
+        """The error of a toolset that could not be entered, or left."""
+        return ToolsetError(f"the toolset {type(self._toolset).__name__} could not be {verb}: {why}")
