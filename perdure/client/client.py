@@ -29,7 +29,7 @@ from perdure.client.sessions import Erased, Sessions, found_in_store
 from perdure.client.standing_approvals import ApproveMore, StandingApprovals
 from perdure.client.stream import Every, Types, filter_events, heartbeat_at
 from perdure.client.tasks import Task
-from perdure.client.texts import refuse_half_characters, refuses_half_characters
+from perdure.client.texts import refuse_odd_texts, refuses_odd_texts
 from perdure.client.turn import Turn
 from perdure.client.updates import extend_request, send_limits
 from perdure.client.views import SessionView, Sources, TurnView, Views
@@ -56,7 +56,7 @@ from perdure.store.records import Artifact, RegisteredAgent, SessionFilter, Sess
 from perdure.trajectory import Trajectory
 
 
-@refuses_half_characters
+@refuses_odd_texts
 class Client:
     """A connection to Temporal and, from the first use that needs it, to the transcript store."""
 
@@ -136,7 +136,7 @@ class Client:
 
     async def carry_out(self, ask: Ask, admitted: Fresh | None = None) -> Turn:
         """Begin the turn that a value asks for, as its method does; ``admitted`` is what the store has said of it."""
-        refuse_half_characters(ask)
+        refuse_odd_texts(ask)
         return await carry_out(self._sessions, ask, admitted)
 
     async def compact(self, session: str, guidance: str = "", *, request_id: str | None = None) -> Turn:

@@ -37,7 +37,7 @@ from perdure.client.errors import RequestRefusedError, ScheduleExistsError, Unkn
 from perdure.client.requests import turn_request, validate
 from perdure.client.schedule_runs import describe_run, lost_run
 from perdure.client.sessions import Erased, Sessions, describe_missing_session
-from perdure.client.texts import refuses_half_characters
+from perdure.client.texts import refuses_odd_texts
 from perdure.client.triggers import trigger
 from perdure.client.unstarted import list_unstarted
 from perdure.contracts.ids import KNOCK_PREFIX, SCHEDULE_PREFIX, Signed
@@ -54,7 +54,7 @@ _NOT_PLAIN = re.compile(r"[^\w./:@+=~ -]", re.ASCII)
 """Characters that a query of the server must not hold as they stand."""
 
 
-@refuses_half_characters
+@refuses_odd_texts
 class Schedules:
     """Turns that the clock starts; made by :attr:`Client.schedules`. Each tenant has its own ids."""
 

@@ -6,7 +6,7 @@ from typing import TypedDict
 from perdure.client.errors import UnknownApprovalError
 from perdure.client.requests import validate
 from perdure.client.sessions import Sessions
-from perdure.client.texts import refuses_half_characters
+from perdure.client.texts import refuses_odd_texts
 from perdure.contracts.standing_approvals import AlwaysScope, RevokeRequest, StandingApproval
 from perdure.store.errors import NotFoundError
 
@@ -24,7 +24,7 @@ class ApproveMore(TypedDict, total=False):
     reason: str
 
 
-@refuses_half_characters
+@refuses_odd_texts
 class StandingApprovals:
     """Standing approvals of sessions; made by :attr:`Client.approvals`."""
 

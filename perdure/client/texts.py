@@ -1,4 +1,4 @@
-"""Texts that no verb of the client takes: those with half a character, which nothing behind the client can keep."""
+"""Texts that no verb of the client takes, as nothing behind it can keep them: halves of characters, NUL in a name."""
 
 import functools
 import inspect
@@ -14,10 +14,22 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made", bound=type)
 
+NAMES = frozenset(
+    {
+        *("agent", "artifact", "at", "block", "by", "caller", "digest", "into", "message", "model", "name", "note"),
+        *("reason", "reason_code", "recording", "request", "request_id", "schedule", "session", "state", "tenant"),
+        *("traceparent", "types", "url", "webhook"),
+    }
+)
+"""Arguments that are no content: databases keep them in columns of text, and Temporal in ids."""
+
+LONGEST_NAME = 10_000
+"""Longest of them that is looked at, in characters; each has a tighter limit of its own where it is used."""
+
 Verb = Callable[..., Any]
 
 
-def refuse_half_characters(ask: "DataclassInstance") -> None:
+def refuse_odd_texts(ask: "DataclassInstance") -> None:
     """Refuse such a text in a field of a value, or in its options, as a verb does in its arguments.
 
     Raises:
@@ -29,12 +41,15 @@ def refuse_half_characters(ask: "DataclassInstance") -> None:
 
 def _check(arguments: Mapping[str, object]) -> None:
     for argument, told in arguments.items():
-        if any(map(_is_broken, _texts_in(told))):
-            msg = f"{argument}: holds half a character, which no store can keep"
+        why = next(filter(None, map(_explain_half, _texts_in(told))), None)
+        if why is None and argument in NAMES:
+            why = next(filter(None, map(_explain_name, _texts_in(told))), None)
+        if why is not None:
+            msg = f"{argument}: {why}"
             raise RequestRefusedError(msg)
 
 
-def refuses_half_characters(made: Made) -> Made:
+def refuses_odd_texts(made: Made) -> Made:
     """The class, each of whose verbs refuses such a text with the name of its argument, before it does anything."""
     for name, verb in list(vars(made).items()):
         if inspect.isfunction(verb) and not name.startswith("_"):
@@ -103,11 +118,19 @@ def _parts_of(value: object) -> list[object]:
     return list(cast("list[object]", value))
 
 
-def _is_broken(text: str) -> bool:
+def _explain_half(text: str) -> str | None:
     if text.isascii():
-        return False
+        return None
     try:
         text.encode()
     except UnicodeEncodeError:
-        return True
-    return False
+        return "holds half a character, which no store can keep"
+    return None
+
+
+def _explain_name(text: str) -> str | None:
+    if "\0" in text:
+        return "has the character NUL; leave it out"
+    if len(text) > LONGEST_NAME:
+        return f"has {len(text):,} characters, at most {LONGEST_NAME:,} are taken"
+    return None

@@ -22,7 +22,7 @@ from perdure.client.stream import (
     heartbeat_at,
     lengthen_look,
 )
-from perdure.client.texts import refuses_half_characters
+from perdure.client.texts import refuses_odd_texts
 from perdure.client.updates import extend_request, send_limits
 from perdure.client.waits import Waits
 from perdure.contracts.budgets import Limits
@@ -59,7 +59,7 @@ class Place:
     run_id: str | None = None
 
 
-@refuses_half_characters
+@refuses_odd_texts
 class Turn:
     """A turn that runs, waits or has ended. Made by the client; each of its methods may be called at any time."""
 

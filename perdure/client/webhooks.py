@@ -19,7 +19,7 @@ from perdure.client.errors import NoWorkerError, RequestRefusedError, UnknownWeb
 from perdure.client.pushes import Pushes, check_address, new_secret, new_webhook
 from perdure.client.requests import validate
 from perdure.client.sessions import Sessions
-from perdure.client.texts import refuses_half_characters
+from perdure.client.texts import refuses_odd_texts
 from perdure.contracts.ids import delivery_stem, message_of
 from perdure.contracts.names import NOTIFY
 from perdure.contracts.webhooks import (
@@ -50,7 +50,7 @@ _STATES: dict[WorkflowExecutionStatus | None, State] = {
 }
 
 
-@refuses_half_characters
+@refuses_odd_texts
 class Webhooks:
     """Subscriptions to the ends and waits of turns; made by :attr:`Client.webhooks`."""
 
