@@ -26,8 +26,9 @@ from mcp_types import DiscoverResult, ElicitRequestParams, ElicitResult, Impleme
 from pydantic import ValidationError
 
 from perdure.activities.mcp.failures import leaf
-from perdure.activities.mcp.oauth import LoginNeededError
+from perdure.activities.mcp.oauth import lacking_scope
 from perdure.activities.mcp.reading import read_body, read_event
+from perdure.activities.mcp.token_endpoint import TokensError
 from perdure.activities.mcp.tolerance import tolerating
 from perdure.contracts.mcp import HttpServerConfig
 
@@ -200,6 +201,7 @@ class Exchange:
         refusals: The statuses of answers with an error.
         needs_login: Whether a person has to log in.
         lacks_scope: Scope that the tokens lack, if a login for that is needed.
+        no_tokens: Why the tokens could not be refreshed; empty if they could, or had not to be.
         in_session: Whether a request named a session.
         silent: Whether the server sent nothing until the read timeout.
     """
@@ -210,6 +212,7 @@ class Exchange:
         self.refusals: list[int] = []
         self.needs_login = False
         self.lacks_scope = ""
+        self.no_tokens = ""
         self.in_session = False
         self.silent = False
 
@@ -237,17 +240,19 @@ class NotedClient(httpx2.AsyncClient):
     """An HTTP client whose requests are recorded in the ``Exchange`` of the call that caused them."""
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401 - the vendor's own
-        """Send a request."""
+        """Send a request. Without tokens for it the answer is a refusal: an exception would end the SDK's session."""
         noted = _current.get() or Exchange()
         request.extensions = {**request.extensions, "trace": noted.trace}
         try:
             response = await super().send(request, **options)
-        except LoginNeededError as error:
-            noted.needs_login, noted.lacks_scope = True, error.scope
-            raise
+        except TokensError as error:
+            noted.no_tokens, noted.needs_login = str(error), error.is_refusal
+            return httpx2.Response(HTTPStatus.UNAUTHORIZED, request=request)
         noted.status = response.status_code
         noted.in_session = noted.in_session or streamable_http.MCP_SESSION_ID in request.headers
         if response.is_error:
             noted.refusals.append(response.status_code)
         noted.needs_login = noted.needs_login or response.status_code == HTTPStatus.UNAUTHORIZED
+        if self.auth is not None and (scope := lacking_scope(response)) is not None:
+            noted.needs_login, noted.lacks_scope = True, scope
         return response

@@ -28,6 +28,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, PrivateAttr, ValidationError
 
 from perdure.activities.mcp.references import RegisteredClient
+from perdure.activities.mcp.token_endpoint import TokensError, describe_answer, request_tokens
 from perdure.contracts.mcp import HttpServerConfig, OAuthConfig
 from perdure.contracts.values import Value, replace
 from perdure.local_files import make_folder
@@ -44,15 +45,10 @@ REFRESH_SECONDS = 30.0
 MOST_TRIES = 3
 """Times that a request is sent again with new tokens, as a server may refuse those too."""
 
+LONG_AGO = 1.0
+"""Expiry, as seconds since 1970, of tokens that the server refused before their time."""
+
 _HEADER = "Authorization"
-
-
-class LoginNeededError(Exception):
-    """The server wants a person to log in; ``scope`` is what the tokens lack, if the server says so."""
-
-    def __init__(self, scope: str = "") -> None:
-        super().__init__("a person has to log in")
-        self.scope = scope
 
 
 class Kept(Value):
@@ -90,8 +86,9 @@ class TokenFile:
         return self.load().tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep new tokens."""
-        expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        """Keep new tokens. Some servers give a lifetime of zero to tokens that do not expire."""
+        lifetime = tokens.expires_in or 0
+        expires_at = time.time() + lifetime if lifetime > 0 else None
         self._write(replace(self.load(), tokens=tokens, expires_at=expires_at))
         self._anew = False
 
@@ -154,15 +151,8 @@ class TokenFile:
         Path(name).replace(self.path)
 
 
-async def _refuse(_: str) -> None:
-    raise LoginNeededError
-
-
-async def _refuse_login() -> AuthorizationCodeResult:
-    raise LoginNeededError
-
-
 def _wants_more_scope(answer: httpx2.Response) -> bool:
+    """Whether a request was refused because its tokens lack a scope."""
     error = extract_field_from_www_auth(answer, "error")
     return answer.status_code == HTTPStatus.FORBIDDEN and error == "insufficient_scope"
 
@@ -170,6 +160,11 @@ def _wants_more_scope(answer: httpx2.Response) -> bool:
 def _wants_other_tokens(answer: httpx2.Response) -> bool:
     """Whether a request was refused because of its tokens. After any other 403 it may have been carried out."""
     return answer.status_code == HTTPStatus.UNAUTHORIZED or _wants_more_scope(answer)
+
+
+def lacking_scope(answer: httpx2.Response) -> str | None:
+    """Scope that the tokens of a request lack; None if it was not refused for that, empty if nobody said."""
+    return (extract_scope_from_www_auth(answer) or "") if _wants_more_scope(answer) else None
 
 
 def _add_scopes(*scopes: str | None) -> str | None:
@@ -253,20 +248,26 @@ class _SharedLogin(OAuthClientProvider):
             server_url=url,
             client_metadata=metadata,
             storage=tokens,
-            redirect_handler=_refuse if person is None else person.redirect,
-            callback_handler=_refuse_login if person is None else person.callback,
+            redirect_handler=None if person is None else person.redirect,
+            callback_handler=None if person is None else person.callback,
             client_metadata_url=oauth.client_metadata_url,
         )
         self._metadata = metadata
         self._tokens = tokens
         self._unattended = person is None
         self._alone = asyncio.Lock()
+        self._failed: tuple[float, str, bool] | None = None
+        """The last failed refresh: its time by the monotonic clock, why it failed, and whether it was refused."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send a request with valid tokens, if anybody has logged in.
 
         The SDK's own flow holds a lock from before a request until after its answer. It is used only to refresh tokens
-        and after a refusal, so that requests with valid tokens run in parallel.
+        and after a refusal, so that requests with valid tokens run in parallel. A server may refuse tokens before their
+        time: they are refreshed once.
+
+        Raises:
+            TokensError: The tokens could not be refreshed, and nobody can log in here. The request was not carried out.
         """
         kept, answer = self._tokens.load(), None
         if self._unattended and kept.tokens is None:
@@ -275,20 +276,24 @@ class _SharedLogin(OAuthClientProvider):
         if kept.header:
             request.headers[_HEADER] = kept.header
             answer = yield request
+        refreshed = False
         for _ in range(MOST_TRIES):
             if answer is not None and not _wants_other_tokens(answer):
                 return
-            steps_up = answer is not None and _wants_more_scope(answer)
             refused = request.headers.get(_HEADER)
+            withdrawn = refused if answer is not None and not (refreshed or _wants_more_scope(answer)) else None
+            began = time.monotonic()
             async with self._alone, contextlib.aclosing(super().async_auth_flow(request)) as flow:
-                async with self._hold_refresh():
+                self._share_failure(since=began)
+                async with self._hold_refresh(withdrawn):
                     outgoing = await anext(flow)
                     while outgoing is not request:
-                        outgoing = await flow.asend((yield outgoing))
+                        refreshed = True
+                        outgoing = await self._refresh(flow, outgoing)
                 valid = self.context.is_token_valid()
                 again = valid and request.headers.get(_HEADER) != refused
-                if not again and answer is not None and steps_up and self._unattended:
-                    raise LoginNeededError(extract_scope_from_www_auth(answer) or "")
+                if not again and answer is not None and self._unattended:
+                    return
                 if not again and (answer is not None or not self._unattended):
                     with contextlib.suppress(StopAsyncIteration):
                         first = (yield request) if answer is None else answer
@@ -300,6 +305,33 @@ class _SharedLogin(OAuthClientProvider):
             if not valid:  # nobody can log in here
                 return
 
+    async def _refresh(
+        self, flow: AsyncGenerator[httpx2.Request, httpx2.Response], outgoing: httpx2.Request
+    ) -> httpx2.Request:
+        """Send the SDK's request for new tokens; the request that it wants to send next."""
+        try:
+            return await flow.asend(await request_tokens(outgoing))
+        except TokensError as error:
+            self._failed = time.monotonic(), str(error), error.is_refusal
+            raise
+
+    def _share_failure(self, *, since: float) -> None:
+        """Raise the failure of a refresh that this request has waited for: else a hundred calls would try in turn."""
+        if self._failed is not None and self._failed[0] >= since:
+            raise TokensError(self._failed[1], is_refusal=self._failed[2])
+
+    async def _handle_refresh_response(self, response: httpx2.Response) -> bool:
+        """Keep new tokens; a person who is here may log in if there are none."""
+        if response.is_success:
+            response.status_code = HTTPStatus.OK
+        elif self._unattended:
+            why = f"{response.request.url}: {describe_answer(response)}"
+            raise TokensError(why, is_refusal=response.is_client_error)
+        came = await super()._handle_refresh_response(response)
+        if came:
+            self._tokens.recall(self.context)
+        return came
+
     def _challenge(self, request: httpx2.Request, answer: httpx2.Response) -> httpx2.Response:
         """The answer by which the SDK decides about a login. A person logs in also where a server greets strangers."""
         self._metadata.note_challenge(steps_up=_wants_more_scope(answer))
@@ -308,14 +340,21 @@ class _SharedLogin(OAuthClientProvider):
         return httpx2.Response(HTTPStatus.UNAUTHORIZED, request=request)
 
     @contextlib.asynccontextmanager
-    async def _hold_refresh(self) -> AsyncIterator[None]:
-        """Bring the SDK up to date; if the tokens have expired, hold the lock so that only this process refreshes."""
+    async def _hold_refresh(self, withdrawn: str | None) -> AsyncIterator[None]:
+        """Bring the SDK up to date; if the tokens have expired, hold the lock so that only this process refreshes.
+
+        Args:
+            withdrawn: The header of tokens that the server refused; they count as expired.
+        """
         lock = self._tokens.lock()
         try:
-            if not self._tokens.load().header:
+            if self._tokens.load().header in {"", withdrawn}:
                 with contextlib.suppress(Timeout):  # its holder is stuck; at worst a refresh token is used twice
                     await lock.acquire()
             self._tokens.recall(self.context)
+            tokens = self.context.current_tokens
+            if tokens is not None and f"Bearer {tokens.access_token}" == withdrawn:
+                self.context.token_expiry_time = LONG_AGO
             if self.context.is_token_valid():
                 await lock.release()
             yield

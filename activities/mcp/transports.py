@@ -129,6 +129,8 @@ class HttpServer(McpServer):
         self._http: httpx2.AsyncClient | None = None
         self._known: DiscoverResult | None = None
         self._version = ""
+        self._refused = False
+        """Whether the last request was refused for want of valid tokens."""
 
     async def connect(self) -> Owner:
         """Make the handshake over streamable HTTP, or over SSE if the server refuses that."""
@@ -179,6 +181,9 @@ class HttpServer(McpServer):
                         self._known = None
                         self.retire(owner)
                     raise (lost or self._explain_failure(error, noted, owner)) from None
+            if self._refused:
+                self._refused = False
+                self.note_status(ServerStatus.CONNECTED)
         finally:
             if not is_kept:
                 await owner.close()
@@ -215,8 +220,8 @@ class HttpServer(McpServer):
             raise self.unavailable(f"{self._settings.url} did not answer within {seconds:g} s") from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises for a server that is not there
             await owner.close()
-            if greeting.needs_login or greeting.status == HTTPStatus.FORBIDDEN:
-                raise self._login(greeting.lacks_scope) from None
+            if greeting.needs_login or greeting.no_tokens or greeting.status == HTTPStatus.FORBIDDEN:
+                raise self._login(greeting) from None
             cause = leaf(error)
             answers = ", ".join(f"HTTP {status}" for status in dict.fromkeys(greeting.refusals))
             refused = greeting.status >= HTTPStatus.BAD_REQUEST
@@ -232,7 +237,7 @@ class HttpServer(McpServer):
         Servers tell it in many words, and a tool of sessions may fail with the same words. So the server is asked for
         its tools: if it refuses that as well, it refuses the session.
         """
-        if isinstance(error, ConnectionLostError) or noted.needs_login or not error.said:
+        if isinstance(error, ConnectionLostError) or noted.needs_login or noted.no_tokens or not error.said:
             return None
         if error.code == ReasonCode.TOOL_TIMEOUT:
             return None
@@ -253,8 +258,9 @@ class HttpServer(McpServer):
 
     def _explain_failure(self, error: McpError | ConnectionLostError, noted: Exchange, owner: Owner) -> Exception:
         """The error for a failed call, by what its HTTP requests met."""
-        if noted.needs_login:
-            return self.note_failure(self._login(noted.lacks_scope))
+        if noted.needs_login or noted.no_tokens:
+            self._refused = True
+            return self.note_failure(self._login(noted))
         if isinstance(error, ConnectionLostError):
             silent = noted.silent or isinstance(owner.failure, httpx2.ReadTimeout)
             return ConnectionLostError(self._cause(error, silent=silent), unsent=not noted.reached)
@@ -281,10 +287,14 @@ class HttpServer(McpServer):
         # Unlimited: the worker's own settings bound how many calls run at once.
         return NotedClient(headers=headers, auth=auth, timeout=waits, limits=httpx2.Limits(max_connections=None))
 
-    def _login(self, scope: str = "") -> McpUnavailableError:
-        """The failure that a login mends; ``scope`` is what the tokens lack."""
+    def _login(self, noted: Exchange) -> McpUnavailableError:
+        """The failure for want of valid tokens; a login mends it, unless only the token endpoint failed."""
         name, url = self.config.name, self._settings.url
-        scope = self.clean(" ".join(scope.split())[:LONGEST_SCOPE])
+        why = self.clean(noted.no_tokens)
+        if why and not noted.needs_login:
+            msg = f"MCP server {name!r} at {url} cannot be used: the worker cannot refresh its tokens: {why}"
+            return McpUnavailableError(f"{msg}; the call was not carried out")
+        scope = self.clean(" ".join(noted.lacks_scope.split())[:LONGEST_SCOPE])
         option = f'--scope "{scope}" ' if _PLAIN_SCOPE.fullmatch(scope) else ""
         how = (
             f"log in once with 'python -m perdure.worker.mcp_login --agents MODULE {option}{name}'"
@@ -292,5 +302,6 @@ class HttpServer(McpServer):
             else "set valid credentials in its headers, or oauth=OAuthConfig() and log in"
         )
         lacks = f" with the scope {scope!r}, which its tokens lack" if scope else ""
+        lacks += f", as its tokens were not refreshed ({why})" if why else ""
         msg = f"MCP server {name!r} at {url} wants a login{lacks}; {how}"
         return McpUnavailableError(msg, ServerStatus.NEEDS_AUTH)

@@ -34,6 +34,10 @@ class Login:
         self.valid: set[str] = set()
         self.refreshes = self.registrations = 0
         self.refresh_token = ""
+        self.lifetime: object = 3600
+        """What tokens say of their lifetime, in seconds; None if they say nothing."""
+        self.faults: list[Response] = []
+        """Answers of the token endpoint in place of the next ones."""
         self.paths: list[str] = []
         self.clients: dict[str, str] = {}
         """Registered clients with their secrets; with one, no other gets a token, and nobody may register."""
@@ -78,6 +82,8 @@ class Login:
             self.asked.append(request.query_params.get("scope", ""))
             back = {"code": "the-code", "state": request.query_params["state"], "iss": base}
             return RedirectResponse(f"{request.query_params['redirect_uri']}?{urlencode(back)}")
+        if path == "/oauth/token" and self.faults:
+            return self.faults.pop(0)
         if path == "/oauth/token":
             asked = parse_qs((await request.body()).decode())
             return self._token(asked) if self._is_known(request, asked) else JSONResponse({"error": "who"}, 401)
@@ -98,9 +104,8 @@ class Login:
                 return JSONResponse({"error": "invalid_grant"}, 400)
         token, self.refresh_token = secrets.token_hex(8), secrets.token_hex(8)
         self.valid = {token}
-        return JSONResponse(
-            {"access_token": token, "token_type": "Bearer", "expires_in": 3600, "refresh_token": self.refresh_token}
-        )
+        given = {"access_token": token, "token_type": "Bearer", "refresh_token": self.refresh_token}
+        return JSONResponse(given if self.lifetime is None else {**given, "expires_in": self.lifetime})
 
 
 def config(login: Login, **settings: Any) -> HttpServerConfig:
@@ -154,6 +159,11 @@ def token_file(folder: Path) -> Path:
 
 def run_out(folder: Path) -> None:
     """Have the tokens be too old."""
+    edit_tokens(folder, lambda kept: kept.update(expires_at=1.0))
+
+
+def edit_tokens(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the file of tokens says."""
     kept = json.loads(token_file(folder).read_text())
-    kept["expires_at"] = 1.0
+    edit(kept)
     token_file(folder).write_text(json.dumps(kept))

@@ -203,14 +203,3 @@ async def test_a_call_that_needs_more_scope_needs_a_new_login(login: Login, tmp_
         login.refusal = Response(status_code=403, headers={"WWW-Authenticate": 'Bearer error="insufficient_scope"'})
         with pytest.raises(McpError, match="wants a login"):
             await connected.call("web__echo", text="hi")
-
-
-async def test_tokens_that_were_withdrawn_need_a_new_login(login: Login, tmp_path: Path) -> None:
-    """S-76."""
-    await person_logs_in(login, tmp_path)
-    async with worker(login, tmp_path) as connected:
-        await connected.open()
-        login.valid.clear()
-        with pytest.raises(McpError, match="wants a login"):
-            await connected.call("web__echo", text="hi")
-        assert connected.status == "needs_auth"
