@@ -45,6 +45,9 @@ _HINTS = ("title", "annotations", "icons", "execution", "_meta")
 _SHOWN = 500
 """Characters of an unknown block or an odd text that a message has."""
 
+_KINDS = ("complete", "input_required")
+"""Kinds of a result."""
+
 _MORE = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 """Fields that results of the newer generation have beside the older one's."""
 
@@ -264,6 +267,9 @@ def _mend_result(result: Json, version: str) -> Json:
     content = kept.pop(_WHOLE, None) if _WHOLE in kept else kept.get("content")
     blocks: list[Any] = content if _is_list(content) else [] if content is None else [content]
     kept["content"] = [_read_block(block, version) for block in blocks]
+    modern = version in MODERN_PROTOCOL_VERSIONS
+    if kept.get("resultType", "complete") not in _KINDS and not (modern and isinstance(kept["resultType"], str)):
+        kept["resultType"] = "complete"
     if "isError" in kept:
         kept["isError"] = kept["isError"] in {True, "true", "True"} if _is_plain(kept["isError"]) else True
     if "structuredContent" in kept and not _fits_alone(kept, version):
@@ -287,6 +293,8 @@ def _read_block(block: object, version: str) -> Json:
     if not _is_object(block):
         return _word(f"[a part of the result is no block: {_one_line(block)}]")
     given = {name: value for name, value in block.items() if value is not None}
+    if isinstance(given.get("text"), str):
+        given = {"type": "text", **given}
     plain = {name: value for name, value in given.items() if name not in {"annotations", "_meta", "icons"}}
     for form in (given, plain):
         if _fits("tools/call", version, {"content": [form], **_MORE}):

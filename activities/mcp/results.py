@@ -16,12 +16,11 @@ from pydantic_core import to_json
 
 from perdure.activities.mcp.failures import McpError
 from perdure.activities.mcp.reading import UNSTRUCTURED
-from perdure.agents.context import InvalidOutputError
-from perdure.agents.files import UNKNOWN_TYPE
+from perdure.agents.files import MAX_BYTES, UNKNOWN_TYPE
 from perdure.agents.schemas import GivenUpError
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import replace_surrogates
-from perdure.llm.tool_output import Attachments, CallResult, attachments_of
+from perdure.llm.tool_output import MAX_ALL_BYTES, Attachments, CallResult, attachments_of
 from perdure.schema_checks import find_first_error, run_off_the_loop
 
 MARK = "perdure/unstructured"
@@ -56,25 +55,26 @@ def _with_line(result: CallToolResult, why: str) -> CallToolResult:
 
 
 def read_result(result: CallToolResult, call_id: str) -> CallResult:
-    """The result as text and attachments.
+    """The result as text and attachments. Images and files that are too large are left out, and the text says so.
 
     Raises:
-        McpError: The server says that the call failed, or its images and files are too large.
+        McpError: The server says that the call failed.
     """
     attachments = attachments_of(call_id)
     meta = result.meta or {}
-    parts = [_read_block(block, attachments) for block in result.content]
+    blocks = [block for block in result.content if not (isinstance(block, TextContent) and not block.text.strip())]
     structured = result.structured_content if result.structured_content is not None else meta.get(UNSTRUCTURED)
-    if not any(isinstance(block, TextContent) for block in result.content) and structured is not None:
+    if structured is None or any(isinstance(block, TextContent) for block in blocks):
+        parts = [_read_block(block, attachments) for block in result.content]
+    else:
+        parts = [_read_block(block, attachments) for block in blocks]
         parts.append(to_json(structured, inf_nan_mode="constants").decode())
     parts += [meta[MARK]] if MARK in meta else []
     text = replace_surrogates("\n".join(parts))
     if result.is_error:
-        raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, text or "the tool failed and did not say why")
-    try:
-        return CallResult(text, attachments.check())
-    except InvalidOutputError as error:
-        raise McpError(ReasonCode.TOOL_INVALID_OUTPUT, str(error)) from None
+        said = text if text.strip() else "the tool failed and did not say why"
+        raise McpError(ReasonCode.TOOL_EXECUTION_ERROR, said)
+    return CallResult(text, attachments.check())
 
 
 def _read_block(block: ContentBlock, attachments: Attachments) -> str:
@@ -93,9 +93,13 @@ def _read_block(block: ContentBlock, attachments: Attachments) -> str:
 
 def _attach(what: str, media_type: str, data: str, attachments: Attachments) -> str:
     try:
-        return attachments.add(what, media_type, _decode(data))
+        content = _decode(data)
     except ValueError:
         return f"[{what}, {media_type}: the server sent no base64]"
+    if len(content) > MAX_BYTES or attachments.size + len(content) > MAX_ALL_BYTES:
+        kept = f"one may have {MAX_BYTES:,} bytes, and those of a call {MAX_ALL_BYTES:,} together"
+        return f"[{what}, {media_type}, {len(content):,} bytes, too large and left out: {kept}]"
+    return attachments.add(what, media_type, content)
 
 
 def _decode(data: str) -> bytes:

@@ -104,6 +104,11 @@ class Attachments:
         """The number of attachments so far."""
         return len(self._all)
 
+    @property
+    def size(self) -> int:
+        """The bytes of all attachments so far."""
+        return sum(len(attachment.data) for attachment in self._all)
+
     def take_since(self, count: int) -> tuple[Attachment, ...]:
         """The attachments after the first ``count``."""
         return tuple(self._all[count:])
@@ -123,9 +128,9 @@ class Attachments:
                 too_large = f"has more than {MAX_BYTES:,} bytes, the most an artifact may have"
                 msg = f"{attachment.what} {too_large}; store it elsewhere"
                 raise InvalidOutputError(msg)
-        size = sum(len(attachment.data) for attachment in self._all)
-        if size > MAX_ALL_BYTES:
-            msg = f"the images and files of one call are {size:,} bytes, at most {MAX_ALL_BYTES:,} may be; return fewer"
+        if self.size > MAX_ALL_BYTES:
+            size = f"{self.size:,} bytes, at most {MAX_ALL_BYTES:,} may be"
+            msg = f"the images and files of one call are {size}; return fewer"
             raise InvalidOutputError(msg)
         return tuple(self._all)
 

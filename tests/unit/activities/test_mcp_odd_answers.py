@@ -1,6 +1,7 @@
 """Servers whose lists and results have an odd part: the rest of them is used, and the odd part is told."""
 
 import asyncio
+import base64
 import json
 import logging
 from datetime import timedelta
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import CallToolResult, ImageContent
+from mcp_types import CallToolResult, ContentBlock, ImageContent, JSONRPCResponse, TextContent
+from mcp_types.methods import parse_server_result
 
 from perdure import HttpServerConfig
-from perdure.activities.mcp import server
+from perdure.activities.mcp import results, server
 from perdure.activities.mcp.failures import McpError, McpUnavailableError
+from perdure.activities.mcp.reading import mend_answer
 from perdure.activities.mcp.results import read_result
 from perdure.contracts.errors import ReasonCode
 from tests.unit.activities.mcp_peers import worker_of
@@ -203,6 +206,7 @@ BLOCKS: dict[str, tuple[Any, str]] = {
     ),
     "a null text": ({"type": "text", "text": None}, "first\n[a block of text without text]\nlast"),
     "no text": ({"type": "text"}, "first\n[a block of text without text]\nlast"),
+    "a text without a type": ({"text": "middle"}, "first\nmiddle\nlast"),
     "a number for a text": ({"type": "text", "text": 7}, "first\n7\nlast"),
     "null": (None, "first\n[a part of the result is no block: null]\nlast"),
     "plain text": ("middle", "first\nmiddle\nlast"),
@@ -346,6 +350,62 @@ async def test_an_error_of_a_server_is_told_at_once_with_what_it_says(
         assert caught.value.code == ReasonCode.TOOL_EXECUTION_ERROR
         assert said in str(caught.value)
         assert len(str(caught.value)) < 5_000
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("kind", [None, "", "done", 0, True, [], {"text": "a"}])
+def test_a_result_of_no_known_kind_is_complete(kind: object, version: str) -> None:
+    """S-77: the call was carried out. Only a kind of the newer generation may be one of an extension."""
+    sent = {"content": [{"type": "text", "text": "paid"}], "resultType": kind, "ttlMs": None}
+    answer = mend_answer(JSONRPCResponse(jsonrpc="2.0", id=1, result=sent), "tools/call", version)
+    assert isinstance(answer, JSONRPCResponse)
+    if isinstance(kind, str) and version == "2026-07-28":
+        assert answer.result["resultType"] == kind
+    else:
+        assert isinstance(parse_server_result("tools/call", version, answer.result), CallToolResult)
+
+
+def test_images_and_files_that_are_too_large_are_left_out_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-77: the call had its effect, so the rest is read, and the text says what is missing."""
+    monkeypatch.setattr(results, "MAX_BYTES", 5)
+    monkeypatch.setattr(results, "MAX_ALL_BYTES", 12)
+    sizes = (6, 5, 5, 5, 2)
+    images = [
+        ImageContent(type="image", data=base64.b64encode(bytes(size)).decode(), mime_type="image/png") for size in sizes
+    ]
+    read = read_result(CallToolResult(content=[TextContent(type="text", text="paid"), *images]), "c1")
+    assert [len(attachment.data) for attachment in read.attachments] == [5, 5, 2]
+    first, *lines = read.text.splitlines()
+    assert first == "paid"
+    assert [", too large and left out: one may have 5 bytes" in line for line in lines] == [
+        True, False, False, True, False
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_a_failure_in_blank_text_is_told_in_words(text: str) -> None:
+    """S-77."""
+    sent = CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+    with pytest.raises(McpError, match="the tool failed and did not say why"):
+        read_result(sent, "c1")
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", "\u00a0\t"])
+@pytest.mark.parametrize(
+    ("error", "image"), [(False, False), (False, True), (True, False)], ids=["alone", "beside an image", "an error"]
+)
+def test_blank_text_does_not_hide_the_structured_content_beside_it(text: str, error: bool, image: bool) -> None:
+    """S-77."""
+    picture: list[ContentBlock] = [ImageContent(type="image", data="aGVsbG8=", mime_type="image/png")] * image
+    content: list[ContentBlock] = [TextContent(type="text", text=text), *picture]
+    sent = CallToolResult(content=content, structured_content={"order": 7}, is_error=error)
+    if error:
+        with pytest.raises(McpError, match=r'^{"order":7}$'):
+            read_result(sent, "c1")
+        return
+    read = read_result(sent, "c1")
+    assert read.text.endswith('{"order":7}')
+    assert len(read.text.splitlines()) == 1 + image
 
 
 @pytest.mark.parametrize(
