@@ -101,7 +101,7 @@ class McpServer(ABC):
         """The requests that run in each session."""
         self._retired: set[Owner] = set()
         """Sessions that are closed when the last request in them ends."""
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self._listed: dict[str, Tool] = {}
         self._flaws = frozenset[str]()
         """Flaws of the last list."""

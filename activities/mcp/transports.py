@@ -5,6 +5,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from weakref import WeakKeyDictionary
 
 import httpx2
 from mcp import Client
@@ -129,6 +130,8 @@ class HttpServer(McpServer):
         self._http: httpx2.AsyncClient | None = None
         self._known: DiscoverResult | None = None
         self._version = ""
+        self._asked = WeakKeyDictionary[Owner, asyncio.Task[McpError | None]]()
+        """What came of the last question whether a session still lives."""
         self._refused = False
         """Whether the last request was refused for want of valid tokens."""
 
@@ -176,7 +179,7 @@ class HttpServer(McpServer):
                     yield client, owner
                 except (McpError, ConnectionLostError) as error:
                     may_be_lost = is_call and (is_kept or noted.status in ONLY_SSE)
-                    lost = await self._find_lost_session(client, error, noted) if may_be_lost else None
+                    lost = await self._find_lost_session((client, owner), error, noted) if may_be_lost else None
                     if lost is not None:
                         self._known = None
                         self.retire(owner)
@@ -230,28 +233,41 @@ class HttpServer(McpServer):
             raise self.unavailable(why, again=True) from None
 
     async def _find_lost_session(
-        self, client: Client, error: McpError | ConnectionLostError, noted: Exchange
+        self, session: tuple[Client, Owner], error: McpError | ConnectionLostError, noted: Exchange
     ) -> ConnectionLostError | None:
         """The loss of the session, if that is why the server refused; None if it still answers in the session.
 
         Servers tell it in many words, and a tool of sessions may fail with the same words. So the server is asked for
-        its tools: if it refuses that as well, it refuses the session.
+        its tools: if it refuses that as well, it refuses the session. Calls that are refused together ask once.
         """
         if isinstance(error, ConnectionLostError) or noted.needs_login or noted.no_tokens or not error.said:
             return None
         if error.code == ReasonCode.TOOL_TIMEOUT:
             return None
         named = bool(_NO_SESSION.search(error.said))
-        missing = noted.in_session and noted.status == HTTPStatus.NOT_FOUND
+        missing = noted.in_session and noted.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
         if self.stakes.is_in_use() and not (named or missing):
             return None
+        client, owner = session
+        asked = self._asked.get(owner)
+        if asked is None or (asked.done() and asked.result() is None):
+            asked = self._asked[owner] = asyncio.create_task(self._find_refusal(client))
+            self._background.add(asked)
+            asked.add_done_callback(self._background.discard)
+        refusal = await asyncio.shield(asked)
+        if refusal is None:
+            return None
+        refused_alike = refusal.said == error.said and refusal.number == error.number != INTERNAL_ERROR
+        return ConnectionLostError(error.said, unsent=named or missing or refused_alike)
+
+    async def _find_refusal(self, client: Client) -> McpError | None:
+        """The refusal of a list of tools; None if the server lists them, or does not answer in time."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 with exchange(), call_failures(self.config.name, "tools/list", 0):
                     await client.list_tools()
         except McpError as refusal:
-            refused_alike = refusal.said == error.said and refusal.number == error.number != INTERNAL_ERROR
-            return ConnectionLostError(error.said, unsent=named or missing or refused_alike)
+            return refusal
         except (TimeoutError, ConnectionLostError):
             return None
         return None

@@ -1,5 +1,6 @@
 """Sessions that a server has ended: servers say so in many ways, and a new session begins whatever they say."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from perdure import HttpServerConfig
 from perdure.activities.mcp import server
 from perdure.activities.mcp.failures import McpError, McpUnavailableError
+from perdure.contracts.errors import ReasonCode
 from tests.unit.activities.mcp_peers import worker_of
 from tests.unit.activities.mcp_scripted import Json, Reply, Scripted, error, event, result
 
@@ -61,6 +63,35 @@ async def test_a_call_in_a_session_that_has_ended_is_carried_out_once_in_a_new_o
         assert (await worker.call("web__pay")).text == "done"
         assert (at.called, at.session) == (["pay"], 2)
         assert worker.status == "connected"
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS.keys())
+async def test_calls_that_meet_the_end_of_a_session_together_are_carried_out_in_one_new_session(
+    refusal: Reply, tmp_path: Path
+) -> None:
+    """S-77: each once, and the server is asked once whether the session lives."""
+    async with Scripted().serving() as at, worker_of(config(at), folder=tmp_path) as worker:
+        await worker.open()
+        refusing(at, refusal)
+        results = await asyncio.gather(*(worker.call("web__pay", call_id=f"c1_{n}") for n in range(8)))
+        assert [each.text for each in results] == ["done"] * 8
+        assert (at.called, at.session) == (["pay"] * 8, 2)
+        assert at.asked.count(("tools/list", "S1")) == 2
+        assert worker.status == "connected"
+
+
+@pytest.mark.parametrize("refusal", [REFUSALS["404 in words that nobody knows"], REFUSALS["410"]], ids=["404", "410"])
+async def test_calls_in_a_session_that_held_state_are_all_told_that_it_is_lost(refusal: Reply, tmp_path: Path) -> None:
+    """S-77: once, and the next call runs in a new session."""
+    async with Scripted().serving() as at, worker_of(config(at, stateful=True), folder=tmp_path) as worker:
+        await worker.open()
+        await worker.call("web__pay", call_id="c0_0")
+        refusing(at, refusal)
+        lost = [worker.call("web__pay", call_id=f"c1_{n}") for n in range(8)]
+        errors = await asyncio.gather(*lost, return_exceptions=True)
+        assert [error.code for error in errors if isinstance(error, McpError)] == [ReasonCode.TOOL_STATE_LOST] * 8
+        assert (await worker.call("web__pay", call_id="c2_0")).text == "done"
+        assert (at.called, at.session) == (["pay"] * 2, 2)
 
 
 @pytest.mark.parametrize("refusal", [*REFUSALS.values(), *UNCLEAR.values()], ids=[*REFUSALS, *UNCLEAR])
