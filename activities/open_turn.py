@@ -384,9 +384,8 @@ class OpenTurnActivity:
             if self._recorded.replays:
                 remote = await self._recorded.tools(definition, before.number)
             else:
-                remote = await self._with_notes(
-                    await self._parts.mcp.declarations(agent, _say_who_is_silent), before.source
-                )
+                listed = await self._parts.mcp.declarations(agent, _say_who_is_silent, session=opening.session)
+                remote = await self._with_notes(listed, before.source)
                 await self._recorded.keep_tools(definition, before.number, remote)
         except McpError as error:
             told = runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, shorten(str(error), MAX_MESSAGE))

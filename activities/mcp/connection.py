@@ -22,7 +22,14 @@ from mcp.client import sse, streamable_http
 from mcp.client.session import ClientRequestContext
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import DiscoverResult, ElicitRequestParams, ElicitResult, Implementation, JSONRPCMessage
+from mcp_types import (
+    DiscoverResult,
+    ElicitRequestParams,
+    ElicitResult,
+    Implementation,
+    JSONRPCMessage,
+    ToolListChangedNotification,
+)
 from pydantic import ValidationError
 
 from perdure.activities.mcp.failures import leaf
@@ -131,15 +138,24 @@ class Owner:
             )
 
 
+def do_nothing() -> None:
+    """Do nothing about a list of tools that has changed."""
+
+
 @asynccontextmanager
 async def connect_over(
-    transport: AbstractAsyncContextManager[Any], on_garbage: Callable[[str], None], mode: str
+    transport: AbstractAsyncContextManager[Any],
+    on_garbage: Callable[[str], None],
+    mode: str,
+    on_change: Callable[[], None] = do_nothing,
 ) -> AsyncIterator[Client]:
-    """A client over a transport of the SDK."""
+    """A client over a transport of the SDK. ``on_change`` is called when the server's list of tools has changed."""
 
     async def hear(message: object) -> None:
         if isinstance(message, ValidationError):
             on_garbage(str(message.errors()[0]["input"]))
+        elif isinstance(message, ToolListChangedNotification):
+            on_change()
 
     over, answer = tolerating(transport), cancel_question
     async with Client(
@@ -149,15 +165,25 @@ async def connect_over(
 
 
 def connect_over_http(
-    config: HttpServerConfig, http: httpx2.AsyncClient, mode: str, known: DiscoverResult | None
+    config: HttpServerConfig,
+    http: httpx2.AsyncClient,
+    mode: str,
+    known: DiscoverResult | None,
+    on_change: Callable[[], None] = do_nothing,
 ) -> Client:
     """A client over streamable HTTP; with ``known``, an earlier discovery, it sends nothing before the first call."""
+
+    async def hear(message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            on_change()
+
     transport = tolerating(streamable_http_client(config.url, http_client=http, max_sse_event_size=LARGEST_EVENT))
     return Client(
         transport,
         mode=mode,
         prior_discover=known,
         client_info=ABOUT_US,
+        message_handler=hear,
         elicitation_callback=cancel_question,
         cache=None,
     )
@@ -173,7 +199,9 @@ def number_apart(client: Client) -> None:
 
 
 @asynccontextmanager
-async def connect_over_sse(config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient]) -> AsyncIterator[Client]:
+async def connect_over_sse(
+    config: HttpServerConfig, http: Callable[[], httpx2.AsyncClient], on_change: Callable[[], None] = do_nothing
+) -> AsyncIterator[Client]:
     """A client of a server that has only the older SSE transport. It closes the HTTP client that ``http`` makes."""
     broken: list[Exception] = []
 
@@ -184,6 +212,8 @@ async def connect_over_sse(config: HttpServerConfig, http: Callable[[], httpx2.A
     async def hear(message: object) -> None:
         if isinstance(message, httpx2.HTTPError):
             broken.append(message)
+        elif isinstance(message, ToolListChangedNotification):
+            on_change()
 
     transport = tolerating(sse_client(config.url, httpx_client_factory=made))
     async with Client(transport, mode="legacy", client_info=ABOUT_US, message_handler=hear, cache=None) as client:

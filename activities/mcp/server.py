@@ -31,7 +31,7 @@ from perdure.activities.mcp.failures import (
 )
 from perdure.activities.mcp.listing import Listing, list_all_pages
 from perdure.activities.mcp.results import mark_unstructured
-from perdure.activities.mcp.session_state import Caller, SessionStakes, Use
+from perdure.activities.mcp.session_state import Caller, ListChanges, SessionStakes, Use
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.mcp import McpServerConfig, ServerState, ServerStatus
@@ -91,6 +91,8 @@ class McpServer(ABC):
         """State of the server, as operators see it."""
         self.stakes = SessionStakes()
         """The sessions that rely on the server's state, if it is stateful."""
+        self.changes = ListChanges()
+        """Changes of the list of tools, and the sessions that know them."""
         self._connection: asyncio.Task[tuple[Client, Owner]] | None = None
         """Makes the kept connection, or has made it."""
         self._owner: Owner | None = None

@@ -1,6 +1,7 @@
 """All MCP servers of one worker: the tools that agents get, their calls, their states, and their closing."""
 
 import asyncio
+import dataclasses
 import logging
 import os
 import time
@@ -86,13 +87,14 @@ class McpServers:
             self._server(config)  # listed for operators, although no agent uses it
 
     async def declarations(
-        self, agent: Agent, tell: Callable[[Sequence[str]], None] = lambda _: None
+        self, agent: Agent, tell: Callable[[Sequence[str]], None] = lambda _: None, *, session: str = ""
     ) -> tuple[ToolDeclaration, ...]:
         """The tools that the agent's servers offer now, as the agent may use them.
 
         Args:
             agent: The agent whose servers are asked.
             tell: Called at once and after each answer with the names of the servers that have not answered yet.
+            session: The session whose turn opens.
 
         Raises:
             McpUnavailableError: A server cannot be used, or its tools do not fit its configuration or the limits.
@@ -102,7 +104,7 @@ class McpServers:
 
         async def listed_by(config: AnyServerConfig) -> Sequence[Tool]:
             try:
-                return await self._list_tools(config)
+                return await self._list_tools(config, session)
             finally:
                 silent.remove(config.name)
                 tell(silent)
@@ -161,18 +163,28 @@ class McpServers:
             finally:
                 self._told.called(config.name, time.monotonic() - began)
 
-        result, number = await send(*caller.answering.response()), caller.answering.number
-        while isinstance(result, InputRequiredResult):
-            number += 1
-            asked = read_question(config.name, result, number, server.clean)
-            if asked.forms or asked.pages:
-                if caller.answering.has_people:
-                    raise InputNeededError(asked)
-                result = await send(responses_to(asked, ServerAnswer(number=number, action="cancel")), asked.state)
-            else:  # the server only wants to be asked again
-                await asyncio.sleep(min(FIRST_PAUSE * 2**number, LONGEST_PAUSE))
-                result = await send(None, asked.state)
-        return read_result(result, caller.call_id)
+        server.changes.note_call(caller.session)
+        try:
+            result, number = await send(*caller.answering.response()), caller.answering.number
+            while isinstance(result, InputRequiredResult):
+                number += 1
+                asked = read_question(config.name, result, number, server.clean)
+                if asked.forms or asked.pages:
+                    if caller.answering.has_people:
+                        raise InputNeededError(asked)
+                    result = await send(responses_to(asked, ServerAnswer(number=number, action="cancel")), asked.state)
+                else:  # the server only wants to be asked again
+                    await asyncio.sleep(min(FIRST_PAUSE * 2**number, LONGEST_PAUSE))
+                    result = await send(None, asked.state)
+            read = read_result(result, caller.call_id)
+        except McpError as error:
+            if server.changes.is_news(caller.session):
+                error.args = (f"{error}\n{_changed(config.name)}",)
+            raise
+        if server.changes.is_news(caller.session):
+            text = f"{read.text}\n" if read.text else ""
+            return dataclasses.replace(read, text=f"{text}{_changed(config.name)}")
+        return read
 
     def carry_over(self, session: str, before: str) -> None:
         """Let ``session``, which goes on from the conversation of ``before``, rely on the same state of servers."""
@@ -204,8 +216,9 @@ class McpServers:
         self._servers.clear()
         await asyncio.gather(*(server.close() for server in servers), return_exceptions=True)
 
-    async def _list_tools(self, config: AnyServerConfig) -> Sequence[Tool]:
+    async def _list_tools(self, config: AnyServerConfig, session: str) -> Sequence[Tool]:
         server = self._server(config)
+        server.changes.note_listed(session)
         try:
             listing = await server.list_tools()
             tools = _admit_tools(config, listing)
@@ -230,6 +243,11 @@ class McpServers:
         if server is None:
             server = self._servers[key] = server_of(config, self._around)
         return server
+
+
+def _changed(server: str) -> str:
+    """The line by which the model learns that a server has other tools now."""
+    return f"[MCP server {server!r} has changed its list of tools; the new list is yours from the next turn on]"
 
 
 def _with_clean_names(value: JsonValue, secrets: Collection[str]) -> JsonValue:

@@ -1,6 +1,6 @@
-"""Which sessions rely on the state of a stateful server, and which of them were told that it is lost.
+"""The sessions that call one server: which rely on its state, and what each of them was told.
 
-The server starts a new *life* whenever its state is lost.
+A stateful server starts a new *life* whenever its state is lost.
 """
 
 import time
@@ -128,3 +128,36 @@ class Use:
                 self._stake.answered_at = None if error.code == ReasonCode.TOOL_TIMEOUT else time.monotonic()
             case _:
                 pass
+
+
+class ListChanges:
+    """How often a server said that its list of tools has changed, and which sessions know it."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+        self._known: dict[str, int] = {}
+        """The number of changes that each session knows; the one that called last stands last."""
+
+    def note_change(self) -> None:
+        """Note that the server says so."""
+        self._changes += 1
+
+    def note_listed(self, session: str) -> None:
+        """Note that a session has the list as it is now."""
+        self._keep(session, self._changes)
+
+    def note_call(self, session: str) -> None:
+        """Note that a session is about to call. Changes before its first call here count as known."""
+        self._keep(session, self._known.get(session, self._changes))
+
+    def is_news(self, session: str) -> bool:
+        """Whether the list has changed since the session last heard of it; it then knows."""
+        known = self._known.get(session, self._changes)
+        self._keep(session, self._changes)
+        return known != self._changes
+
+    def _keep(self, session: str, known: int) -> None:
+        self._known.pop(session, None)
+        self._known[session] = known
+        if len(self._known) > MOST_SESSIONS:
+            del self._known[next(iter(self._known))]

@@ -82,7 +82,8 @@ class StdioServer(McpServer):
         self._mode = "legacy" if mode == "auto" else "auto"  # for the next try, if this one fails
         log = self.around.folder / "logs" / f"{self._settings.name}.log"
         self._said = said = StandardError(log, self.clean, lambda: self._note_end(owner))
-        owner = Owner(lambda: connect_over(run_server(self._settings, variables, said), self._note_garbage, mode))
+        hear = self._note_garbage, mode, self.changes.note_change
+        owner = Owner(lambda: connect_over(run_server(self._settings, variables, said), *hear))
         try:
             client = await owner.client(seconds)
         except TimeoutError:
@@ -141,17 +142,18 @@ class HttpServer(McpServer):
             headers = resolve_references(self._settings, self.around.environment)
         except MissingVariableError as error:
             raise self.unavailable(str(error)) from None
-        http = self._http = self._http or self._client(headers)
+        http, hear = self._http or self._client(headers), self.changes.note_change
+        self._http = http
         with exchange() as greeting:
             try:
                 owner, client = await self._greet(
-                    lambda: connect_over_http(self._settings, http, "auto", None), greeting
+                    lambda: connect_over_http(self._settings, http, "auto", None, hear), greeting
                 )
             except McpUnavailableError:
                 if greeting.status not in ONLY_SSE:
                     raise
                 owner, _ = await self._greet(
-                    lambda: connect_over_sse(self._settings, lambda: self._client(headers)), greeting
+                    lambda: connect_over_sse(self._settings, lambda: self._client(headers), hear), greeting
                 )
                 return owner
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -208,7 +210,7 @@ class HttpServer(McpServer):
             self.note_status(ServerStatus.CONNECTED)
         known, http, version = self._known, self._http, self._version
         assert http is not None, "the handshake made it"  # noqa: S101 - narrows the type
-        owner = Owner(lambda: connect_over_http(self._settings, http, version, known))
+        owner = Owner(lambda: connect_over_http(self._settings, http, version, known, self.changes.note_change))
         client = await owner.client(self.config.init_timeout.total_seconds())
         number_apart(client)
         return client, owner
@@ -250,7 +252,7 @@ class HttpServer(McpServer):
             return None
         client, owner = session
         asked = self._asked.get(owner)
-        if asked is None or (asked.done() and asked.result() is None):
+        if asked is None or (asked.done() and (asked.exception() or asked.result() is None)):
             asked = self._asked[owner] = asyncio.create_task(self._find_refusal(client))
             self._background.add(asked)
             asked.add_done_callback(self._background.discard)

@@ -48,7 +48,7 @@ async def definition(house: House, turn: int) -> tuple[str, AgentDefinition]:
 
 
 async def test_a_list_of_tools_that_changes_in_a_turn_is_the_next_turns(house: House) -> None:
-    """S-23, S-75: the server says so (``list_changed``); the running turn stays as it began, to its last request."""
+    """S-23, S-75: the server says so (``list_changed``), and the model reads it; the running turn stays as it began."""
     echo, learnt, fail = (call((f"peer__{name}", {})) for name in ("echo", "learnt", "fail"))
     journal = journal_of(house)
     script = Script(replies=(echo, learnt, fail, DONE, learnt, fail, DONE))
@@ -60,6 +60,10 @@ async def test_a_list_of_tools_that_changes_in_a_turn_is_the_next_turns(house: H
         before = await definition(house, 1)
         assert (await house.run(prompt="again"))["stop_reason"] == "finished"
         after = await definition(house, 2)
+        results = [
+            str(message["content"]) for message in provider.requests[-1].request.messages if message["role"] == "tool"
+        ]
+        assert ["has changed its list of tools" in text for text in results] == [True, *[False] * (len(results) - 1)]
         assert await definition(house, 1) == before
     assert all(names == running[0] for names in running)
     assert running[0]["peer__echo"] == "does echo"

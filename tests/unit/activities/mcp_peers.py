@@ -37,9 +37,9 @@ class Connected:
         self.tools: dict[str, ToolDeclaration] = {}
         self.progress: list[tuple[float, float | None, str]] = []
 
-    async def open(self) -> None:
+    async def open(self, session: str = "s") -> None:
         """List the tools, as the opening of a turn does."""
-        self.tools = {tool.name: tool for tool in await self.servers.declarations(self.agent)}
+        self.tools = {tool.name: tool for tool in await self.servers.declarations(self.agent, session=session)}
 
     async def call(
         self,
