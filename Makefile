@@ -47,7 +47,7 @@ demo: $(STAMP) ## run a job with real tools on the embedded server, with a scrip
 test: $(STAMP) ## run the fast lane: every test that needs no key and starts no process; the few that fail run once more, alone
 	$(PYTHON) -m tests.lane fast $(APART)
 
-deep: $(STAMP) ## run the deep lane: killed workers, outages, browsers, other releases; an hour, weekly and before a release
+deep: $(STAMP) ## run the deep lane: killed workers, outages, browsers, other releases, MCP's own suite; an hour, before a release
 	$(PYTHON) -m tests.lane deep $(APART)
 
 quick: $(STAMP) ## lint, types and the tests that start nothing: what an editor's loop needs, under 45 s

@@ -5,9 +5,9 @@ printed as ``raced: ID``, kept in build/raced.txt, and refuses nothing. All else
 that cannot be collected, a test that did not run, was skipped in CI or ended its process, more than ten failures, a run
 without an end, a process that outlives it, and a file that it leaves in the checkout.
 
-``deep`` runs the deep lane, then the fast one in a random order of files, then an installation without the lock
-(tests/newest). A test that races in the random order is run once more in it: if it races again, it depends on its
-neighbours. build/deep.json says which commit passed.
+``deep`` runs the deep lane, then the fast one in a random order of files, then the programs of ``BESIDE``. A test that
+races in the random order is run once more in it: if it races again, it depends on its neighbours. build/deep.json says
+which commit passed.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,12 @@ RUN_SECONDS, ALONE_SECONDS, END_SECONDS = {"fast": 2_700.0, "deep": 10_800.0}, 3
 """Bounds of a lane, of one test alone, and of what its processes may need to end after it."""
 
 LANES = {"fast": "not deep", "deep": "deep"}
+
+BESIDE = {
+    "tests.newest": "an installation without the lock does not work with the newest releases",
+    "tests.conformance.run": "scenarios of MCP's official conformance suite fail that are not known to",
+}
+"""Programs that the deep lane runs behind its tests, each with the fault that there is if it fails."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """Of Linux's prctl(2): whoever loses its parent becomes a child of this process, where it is seen."""
@@ -121,8 +127,15 @@ def run_lane(lane: str, arguments: Sequence[str]) -> Result:
     return Result(len(outcomes.passed) + len(raced), failed, raced, faults)
 
 
-def run_deep(arguments: Sequence[str], *, newest: bool = True) -> Result:
-    """Run the deep lane, the fast one in a random order, and an installation of the newest releases."""
+def run_beside(programs: Mapping[str, str]) -> Iterator[str]:
+    """Run programs one after another; the fault of each that fails."""
+    for module, fault in programs.items():
+        if subprocess.run([sys.executable, "-m", module], check=False).returncode:
+            yield f"{fault}; see above"
+
+
+def run_deep(arguments: Sequence[str], *, beside: Mapping[str, str] = BESIDE) -> Result:
+    """Run the deep lane, the fast one in a random order, and the programs beside them."""
     deep = run_lane("deep", arguments)
     seed = str(random.SystemRandom().randrange(10_000))
     say(f"the fast lane in a random order of files: --order {seed}")
@@ -132,8 +145,7 @@ def run_deep(arguments: Sequence[str], *, newest: bool = True) -> Result:
         say("once more in that order, to tell a lost race from a test that depends on its neighbours")
         dependent = sorted({*fast.raced} & {*run_lane("fast", [*arguments, "--order", seed]).raced})
     faults = [f"{test} fails in the order {seed} and passes alone: it depends on its neighbours" for test in dependent]
-    if newest and subprocess.run([sys.executable, "-m", "tests.newest"], check=False).returncode:
-        faults.append("an installation without the lock does not work with the newest releases; see above")
+    faults += run_beside(beside)
     return Result(
         deep.passed + fast.passed,
         [*deep.failed, *fast.failed],

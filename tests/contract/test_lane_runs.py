@@ -1,13 +1,14 @@
 """A lost race refuses nothing, and nothing else slips through tests/lane.py: small suites with a planted fault each."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.contract.repository import ROOT, run
-from tests.lane import MOST_RACES, faults_of
+from tests.lane import BESIDE, MOST_RACES, faults_of, run_beside
 from tests.plugins.outcomes import Outcomes
 
 DEEP = pytest.mark.deep
@@ -92,7 +93,7 @@ def run_suite(folder: Path, text: str, *, ci: bool = True, lane: str = "fast", s
     stale.parent.mkdir()
     stale.write_text(json.dumps({"code": 0, "collected": ["a"], "passed": ["a"]}), encoding="utf-8")
     start = f"import sys, tests.lane as it; it.RUN_SECONDS[{lane!r}] = {seconds}; it.END_SECONDS = 1.0; "
-    start += "import functools; it.run_deep = functools.partial(it.run_deep, newest=False); "
+    start += "import functools; it.run_deep = functools.partial(it.run_deep, beside={}); "
     plugins = " ".join(f"-p tests.plugins.{name}" for name in ("lanes", "no_skips", "outcomes"))
     done = run(
         *("-c", f"{start}sys.exit(it.main({lane!r}))"),
@@ -187,3 +188,17 @@ def test_ten_failures_may_be_races_and_eleven_are_not() -> None:
     tests = [str(number) for number in range(MOST_RACES + 1)]
     assert list(faults_of(Outcomes(code=1, collected=tests[1:], failed=tests[1:]), ci=True)) == []
     assert len(list(faults_of(Outcomes(code=1, collected=tests, failed=tests), ci=True))) == 1
+
+
+def test_the_deep_lane_tells_what_fails_beside_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each program runs, also behind one that failed."""
+    ran: list[str] = []
+
+    def fails(command: list[str], *, check: bool) -> subprocess.CompletedProcess[bytes]:
+        ran.append(command[-1])
+        return subprocess.CompletedProcess(command, int(check or command[-1] == "tests.newest"))
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    (fault,) = run_beside(BESIDE)
+    assert fault.startswith("an installation without the lock does not work")
+    assert ran == ["tests.newest", "tests.conformance.run"]
