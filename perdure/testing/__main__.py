@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from perdure.testing.provider import ScriptedProvider
+from perdure.testing.provider import AUTO, ScriptedProvider
 from perdure.testing.script import Script
 
 
@@ -15,12 +15,13 @@ from perdure.testing.script import Script
 @click.option("--script", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--port", default=0, show_default="a free one")
 @click.option("--window", type=int, help="Tokens a prompt may have.")
-def main(path: Path, port: int, window: int | None) -> None:
+@click.option("--plays", default=AUTO, show_default=True, help="Provider by whose rules requests are refused.")
+def main(path: Path, port: int, window: int | None, plays: str) -> None:
     """Serve the script of a JSON file; the first line printed is the base URL of OpenAI's format."""
     script = Script.model_validate_json(path.read_bytes())
 
     async def serve() -> None:
-        async with ScriptedProvider(script, window=window, port=port) as provider:
+        async with ScriptedProvider(script, window=window, plays=plays, port=port) as provider:
             sys.stdout.write(provider.url + "\n")
             sys.stdout.flush()
             await asyncio.Event().wait()

@@ -22,7 +22,7 @@ from perdure.client.connect import DATA_CONVERTER
 from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import Store
-from perdure.testing.provider import ScriptedProvider
+from perdure.testing.provider import AUTO, ScriptedProvider
 from perdure.testing.script import Answers
 
 SPOKEN = ("anthropic", "openai")
@@ -68,6 +68,7 @@ async def environment(
     script: Answers | None = None,
     *,
     models: Mapping[str, Answers] | None = None,
+    plays: str | None = AUTO,
     ui: bool = False,
     address: str | None = None,
 ) -> AsyncIterator[Environment]:
@@ -79,6 +80,7 @@ async def environment(
         agents: What the worker has, with their delegates.
         script: The answers of every model: a list of replies, a script, or a function from a request to a reply.
         models: Scripts of single models, by the name after the provider's prefix.
+        plays: The provider by whose rules requests are refused, as for :class:`ScriptedProvider`.
         ui: Whether Temporal's UI is started too.
         address: A server that runs already, in place of one of the environment's own; ``ui`` is then its own matter.
 
@@ -92,7 +94,7 @@ async def environment(
     try:
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-test-")))
-            provider = await stack.enter_async_context(ScriptedProvider(script, models=models))
+            provider = await stack.enter_async_context(ScriptedProvider(script, models=models, plays=plays))
             stack.enter_context(_variables(_variables_of(provider)))
             ui_url = None
             if address is None:

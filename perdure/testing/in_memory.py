@@ -32,7 +32,7 @@ from perdure.settings import load_settings
 from perdure.store import Store
 from perdure.testing.clock import Clock, NothingComesError
 from perdure.testing.memory_runtime import Around, MemorySession, RunningTurn, tell
-from perdure.testing.provider import RecordedRequest, ScriptedProvider
+from perdure.testing.provider import AUTO, RecordedRequest, ScriptedProvider
 from perdure.testing.script import Answers
 from perdure.testing.stand_in import stand_in_of
 from perdure.trajectory import Trajectory
@@ -139,6 +139,8 @@ class InMemoryOptions(TaskOptions, total=False):
         models: Scripts of single models, by the name after the provider's prefix.
         window: Tokens that a prompt may have; a longer one is refused as context overflow.
         max_tools: Tools that a request may have; more are refused.
+        plays: The provider by whose rules requests are refused; ``auto``, the default, is that of each model, and None
+            refuses none.
         people: Replies to questions and approvals: a list in their order, or a function of the request.
         on_event: Called with each event and its turn, for example to cancel the turn at a certain event.
         after: An earlier run, whose session goes on.
@@ -151,6 +153,7 @@ class InMemoryOptions(TaskOptions, total=False):
     models: Mapping[str, Answers]
     window: int
     max_tools: int
+    plays: str | None
     people: People
     on_event: OnEvent
     after: InMemoryRun
@@ -205,7 +208,13 @@ async def run_in_memory(
         more["reply"] = reply
     clock = Clock(datetime.now(UTC))
     window, max_tools = options.get("window"), options.get("max_tools")
-    model = ScriptedProvider(script, models=options.get("models"), window=window, max_tools=max_tools)
+    model = ScriptedProvider(
+        script,
+        models=options.get("models"),
+        window=window,
+        max_tools=max_tools,
+        plays=options.get("plays", AUTO),
+    )
     async with make_parts((agent, *options.get("agents", ())), store) as parts:
         watching = _Watching(options.get("on_event"))
         recordings = Recordings(mode="off", folder=Path(), store=parts.store, secrets=parts.secrets)

@@ -5,86 +5,24 @@
 
 import asyncio
 import json
-import re
+import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from itertools import chain
 from types import TracebackType
 from typing import Self
 
 import h11
 
-from perdure.contracts.tools import WIRE_NAME_PATTERN
-from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.values import JsonValue, Value, replace
 from perdure.testing.connection import Connection, Response
+from perdure.testing.rules import Refusal, Rulebook, providers, rulebook
 from perdure.testing.script import Answers, ChatRequest, ErrorText, Fault, Reply, Script, read_answers
 from perdure.testing.streams import stream_of
-from perdure.testing.wires import Anthropic, OpenAI, RuleTexts, Wire, mask_key
+from perdure.testing.wires import Anthropic, OpenAI, Wire, mask_key
 
-_Message = dict[str, JsonValue]
-
-
-def find_broken_rule(request: ChatRequest, wire: Wire) -> ErrorText | None:
-    """The first rule that the request breaks, in the wire's words."""
-    messages = [*request.messages]
-    broken = chain(
-        _names(request, wire.rules),
-        _ids(messages, wire.rules),
-        _results(messages, wire.rules),
-        (wire.rules.no_content.format(at=at) for at, message in enumerate(messages) if wire.is_empty(message)),
-    )
-    said = next(broken, None)
-    return None if said is None else ErrorText(message=said, type="invalid_request_error")
-
-
-def _names(request: ChatRequest, texts: RuleTexts) -> Iterator[str]:
-    """Each tool, declared or called, has a name of letters, digits, ``_`` and ``-``."""
-    called = [call for message in request.messages for call in _calls(message)]
-    for tool in (*request.tools, *called):
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str) or re.search(WIRE_NAME_PATTERN, name) is None:
-            yield texts.bad_name.format(what=repr(name))
-
-
-def _ids(messages: list[_Message], texts: RuleTexts) -> Iterator[str]:
-    """No two calls have the same id."""
-    seen: set[str] = set()
-    for at, message in enumerate(messages):
-        for call_id in _call_ids(message):
-            if call_id in seen:
-                yield texts.twice.format(at=at, what=call_id)
-            seen.add(call_id)
-
-
-def _results(messages: list[_Message], texts: RuleTexts) -> Iterator[str]:
-    """Right after a message with calls comes a result of each, and nowhere else is a result."""
-    open_calls: list[str] = []
-    asked_at = 0
-    for at, message in enumerate([*messages, _Message(role="end")]):
-        if message.get("role") == "tool":
-            call_id = str(message.get("tool_call_id"))
-            if call_id not in open_calls:
-                yield texts.orphan.format(at=at, what=call_id)
-                return
-            open_calls.remove(call_id)
-        elif open_calls:
-            yield texts.unanswered.format(at=asked_at, what=", ".join(open_calls))
-            return
-        else:
-            open_calls, asked_at = _call_ids(message), at
-
-
-def _calls(message: _Message) -> list[_Message]:
-    calls = message.get("tool_calls")
-    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-
-
-def _call_ids(message: _Message) -> list[str]:
-    return [str(call.get("id")) for call in _calls(message)]
-
+logger = logging.getLogger("perdure.testing")
 
 WAIT_SECONDS = 120.0
 """Upper bound of every wait for something to happen."""
@@ -95,6 +33,9 @@ OPENAI, ANTHROPIC = OpenAI(), Anthropic()
 
 WIRES: dict[str, Wire] = {wire.path: wire for wire in (OPENAI, ANTHROPIC)}
 """By the path of a request."""
+
+AUTO = "auto"
+"""Rules of the provider that the address names, or else of the one whose wire it is."""
 
 USUAL_WINDOW = 128_000
 """Context window that an overflow names when the provider has none of its own."""
@@ -114,20 +55,22 @@ class RecordedRequest(Value):
         request: What was asked; ``request.index`` is the number of the reply it chose.
         headers: As sent, with the names in lower case.
         body: As sent, in the form of its wire.
-        fault: The kind of the fault it met; ``refused`` if it was over a limit or broke a rule of the wire.
+        fault: The kind of the fault it met; ``refused`` if it was over a limit or broke a rule of the provider.
+        refusal: Which provider refuses it, by which rule, and why; None if it broke no rule.
     """
 
     request: ChatRequest
     headers: dict[str, str]
     fault: str | None
     body: JsonValue = None
+    refusal: str | None = None
 
 
 class ScriptedProvider:
     """Serve scripted answers while entered, to clients of OpenAI at ``url`` and of Anthropic at ``anthropic_url``.
 
-    A conversation that the real providers refuse is refused here too: a call without its result, a result without its
-    call, an id that is there twice, a tool's name that is none.
+    A request that the real provider refuses is refused here too, with its status and words, and the id of the rule:
+    OpenAI's rules at ``url``, Anthropic's at ``anthropic_url``, those of another provider at ``url_of(name)``.
 
     Args:
         answers: The answers of every model: a list of replies, a script, or a function from a request to a reply.
@@ -135,10 +78,15 @@ class ScriptedProvider:
         always: A fault for every request, in place of any answer.
         window: Tokens a prompt may have, at four characters a token; a longer one is refused as context overflow.
         max_tools: Tools a request may have; more are refused.
+        plays: The provider by whose rules requests are refused, such as ``mistral``; ``auto`` goes by the address, and
+            None refuses none.
         port: 0 takes a free one.
+
+    Raises:
+        ValueError: There are no rules of this provider.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a word of its own
         self,
         answers: Answers | None = None,
         *,
@@ -146,8 +94,11 @@ class ScriptedProvider:
         always: Fault | None = None,
         window: int | None = None,
         max_tools: int | None = None,
+        plays: str | None = AUTO,
         port: int = 0,
     ) -> None:
+        if plays is not None and plays != AUTO:
+            rulebook(plays)  # it is said here if there are none
         self.requests: list[RecordedRequest] = []
         self.connection_count = 0
         self.disconnects = 0
@@ -156,6 +107,7 @@ class ScriptedProvider:
         self._always = always
         self._window = window
         self._max_tools = max_tools
+        self.plays = plays
         self._port = port
         self._faults_used: Counter[tuple[str, str, int]] = Counter()
         self._changed = asyncio.Condition()
@@ -179,6 +131,20 @@ class ScriptedProvider:
     def anthropic_url(self) -> str:
         """The base URL that an Anthropic client takes."""
         return f"http://{HOST}:{self._port}"
+
+    def url_of(self, provider: str) -> str:
+        """The base URL at which a client of OpenAI's format is refused as by this provider, such as ``mistral``.
+
+        Raises:
+            ValueError: There are no rules of this provider.
+        """
+        rulebook(provider)
+        return f"{self.anthropic_url}/{provider}/v1"
+
+    @property
+    def refusals(self) -> list[str]:
+        """Which provider refused a request, by which rule and why; a sentence for each request that broke a rule."""
+        return [request.refusal for request in self.requests if request.refusal]
 
     async def __aenter__(self) -> Self:
         """Start to listen."""
@@ -251,10 +217,14 @@ class ScriptedProvider:
         """The response to an HTTP request, whatever it is."""
         if (method, path) == ("GET", "/healthz"):
             return _json(200, {"status": "ok"})
-        wire = WIRES.get(path)
+        wire = _wire_at(path)
         if wire is None or method != "POST":
             paths = ", ".join(f"POST {known}" for known in WIRES)
             return _json(404, {"error": {"message": f"there is only {paths} and GET /healthz", "type": "scripted"}})
+        return await self.respond_on(wire, headers, body)
+
+    async def respond_on(self, wire: Wire, headers: dict[str, str], body: bytes) -> Response:
+        """The response to a request of a wire; an error's, if it is none, or the script has no answer for it."""
         try:
             return await self.answer(wire, body, headers)
         except _FunctionFailedError as failed:
@@ -263,29 +233,44 @@ class ScriptedProvider:
             text = f"no request of this wire, or no answer for it: {error!r}"
         return _json(400, wire.error(400, ErrorText(message=text, type="scripted")))
 
+    def rules_of(self, wire: Wire) -> Rulebook | None:
+        """The rules of requests on a wire: of the provider that the test names, if it speaks it, or of the wire's."""
+        if self.plays is None or wire.provider is None:
+            return None
+        named = rulebook(wire.provider if self.plays == AUTO else self.plays)
+        return named if named.file.wire == wire.name else rulebook(wire.owner)
+
     async def answer(self, wire: Wire, body: bytes, headers: dict[str, str]) -> Response:
         """Answer a request, with what goes wrong on the way; the request is recorded.
 
         Raises:
             Exception: The body is not a request of the wire, or the script has no answer for it.
         """
-        request = wire.request(body)
-        refused, reply = self._answer_or_refuse(request, wire)
+        sent: JsonValue = json.loads(body)
+        rules = self.rules_of(wire)
+        refusal = rules.refuse(sent) if rules is not None and isinstance(sent, dict) else None
+        request = _request_of(wire, body, refusal)
+        refused, reply = self._answer_or_refuse(request, refusal)
         fault = refused
         if fault is None:
             fault = self._fault_ahead(request, reply)
             self._faults_used[_conversation(request)] += 1
         response = self._response(wire, request, reply, fault, headers)
         kind = "refused" if refused else fault.kind if fault else None
-        self.requests.append(RecordedRequest(request=request, headers=headers, fault=kind, body=json.loads(body)))
+        self._record(RecordedRequest(request=request, headers=headers, fault=kind, body=sent), refusal)
         await self._notify()
         return response
+
+    def refuse_at_once(self, request: ChatRequest, body: dict[str, JsonValue], refusal: Refusal) -> Response:
+        """The refusal of a request that came without HTTP; the request is recorded."""
+        self._record(RecordedRequest(request=request, headers={}, fault="refused", body=body), refusal)
+        return _json(refusal.status, refusal.body, refusal.headers)
 
     def answer_at_once(
         self, wire: Wire, request: ChatRequest, body: dict[str, JsonValue]
     ) -> tuple[dict[str, JsonValue] | None, Fault | None]:
         """The answer to a request as an object, without HTTP; or else the fault that the request is about to meet."""
-        refused, reply = self._answer_or_refuse(request, wire)
+        refused, reply = self._answer_or_refuse(request, None)
         fault = refused or self._fault_ahead(request, reply)
         if fault is not None:
             return None, fault
@@ -293,15 +278,21 @@ class ScriptedProvider:
         self.requests.append(recorded.model_copy(update={"body": body}))  # a long conversation is not read once more
         return wire.answer(request, reply), None
 
-    def _answer_or_refuse(self, request: ChatRequest, wire: Wire) -> tuple[Fault | None, Reply]:
+    def _record(self, request: RecordedRequest, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            logger.warning("%s", refusal.sentence)
+            request = replace(request, refusal=refusal.sentence)
+        self.requests.append(request)
+
+    def _answer_or_refuse(self, request: ChatRequest, refusal: Refusal | None) -> tuple[Fault | None, Reply]:
         """Fault that refuses the request, if any, and the script's reply to it."""
         refused: Fault | None = None
         if self._max_tools is not None and len(request.tools) > self._max_tools:
             refused = Fault(kind="status", known="too_many_tools")
         elif self._window is not None and request.tokens > self._window:
             refused = Fault(kind="status", known="context_overflow")
-        elif (said := find_broken_rule(request, wire)) is not None:
-            refused = Fault(kind="status", status=400, error=said)
+        elif refusal is not None:
+            refused = Fault(kind="status", status=refusal.status, body=refusal.body, headers=refusal.headers)
         return refused, Reply() if refused else self._reply(request)
 
     def _response(
@@ -381,6 +372,25 @@ class ScriptedProvider:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def _wire_at(path: str) -> Wire | None:
+    """The wire of a path, as the provider speaks it that the path begins with, if it begins with one."""
+    for wire in WIRES.values():
+        base = path.removesuffix(wire.path).strip("/")
+        if path.endswith(wire.path) and (not base or base in providers()):
+            return type(wire)(base) if base else wire
+    return None
+
+
+def _request_of(wire: Wire, body: bytes, refusal: Refusal | None) -> ChatRequest:
+    """The request of a body; without its messages if they cannot be read, and it is refused."""
+    try:
+        return wire.request(body)
+    except ValueError:
+        if refusal is None:
+            raise
+        return ChatRequest(model=str(json.loads(body).get("model", "")), messages=())
 
 
 def _conversation(request: ChatRequest) -> tuple[str, str, int]:

@@ -37,7 +37,7 @@ from perdure.contracts.values import JsonValue
 from perdure.testing.clock import Clock, NothingComesError
 from perdure.testing.in_memory import IN_MEMORY, OpenGates, People, ask_with, make_parts
 from perdure.testing.memory_runtime import MemorySession, RunningTurn
-from perdure.testing.provider import ScriptedProvider
+from perdure.testing.provider import AUTO, ScriptedProvider
 from perdure.testing.script import Answers
 from perdure.testing.simulated_checks import INVARIANTS, Check, SessionLog, SimulatedRun
 from perdure.testing.simulated_faults import (
@@ -122,6 +122,7 @@ class SimulationOptions(TaskOptions, total=False):
     Attributes:
         agents: Further agents, such as delegates that the agent names.
         models: Scripts of single models, by the name after the provider's prefix.
+        plays: The provider by whose rules requests are refused, as for :func:`run_in_memory`.
         people: Replies to questions and approvals, as for :func:`run_in_memory`.
         check: What must hold of every run of this agent, beside what must hold of all.
         faults: The faults to draw from; all are the default.
@@ -129,6 +130,7 @@ class SimulationOptions(TaskOptions, total=False):
 
     agents: Sequence[Agent]
     models: Mapping[str, Answers]
+    plays: str | None
     people: Callable[[], People]
     check: Check
     faults: Collection[Fault]
@@ -309,7 +311,8 @@ class _Stage:
         request = Continuation.model_validate(dict(turn_request(session, fields)))
         clock = Clock(datetime.now(UTC))
         models: Mapping[str, Answers] | None = self._ours.get("models")  # type: ignore[assignment]
-        model = ScriptedProvider(self._script, models=models)
+        plays: str | None = self._ours.get("plays", AUTO)  # type: ignore[assignment]
+        model = ScriptedProvider(self._script, models=models, plays=plays)
         people: Callable[[], People] = self._ours.get("people", tuple)  # type: ignore[assignment]
 
         def make_worker() -> Activities:

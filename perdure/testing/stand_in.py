@@ -10,18 +10,35 @@ import aiohttp
 import httpx
 
 from perdure.activities.models.attempt import DeadlineExceededError
+from perdure.activities.models.provider_door import prepare
 from perdure.activities.models.provider_http import StandIn
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing.clock import Clock
 from perdure.testing.connection import Response
-from perdure.testing.provider import ANTHROPIC, OPENAI, ScriptedProvider
+from perdure.testing.provider import ANTHROPIC, AUTO, OPENAI, ScriptedProvider
+from perdure.testing.rules import Refusal, provider_of, rulebook, rules_at
 from perdure.testing.script import ChatRequest, Fault
+from perdure.testing.wires import OpenAI
 
 _SLOW = frozenset({"hang", "hang_in_body", "delay", "drip"})
 
 _asking: ContextVar[AgentDefinition | None] = ContextVar("perdure_asking", default=None)
 """The agent whose model call this task makes over litellm."""
+
+_refused: ContextVar[Response | None] = ContextVar("perdure_refused", default=None)
+"""The refusal of the request that this task is about to send."""
+
+_JUDGED = OpenAI(None)
+"""The wire of requests that were judged before."""
+
+_KEYS = {"api_key": "stand-in"}
+_KEYS_OF_BEDROCK = {
+    "aws_access_key_id": "stand-in",
+    "aws_secret_access_key": "stand-in",
+    "aws_region_name": "us-east-1",
+}
+"""Keys with which a request is written that is judged, and not sent."""
 
 _UNSENT = frozenset({"timeout", "num_retries", "max_retries", "api_key", "api_base"})
 """Arguments of litellm's call that are no fields of the request."""
@@ -32,6 +49,7 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
 
     async def answer(definition: AgentDefinition, arguments: Mapping[str, Any]) -> dict[str, JsonValue] | None:
         provider, _, name = definition.model.partition("/")
+        _refused.set(None)
         asked = {key: arguments[key] for key in ("tools", "response_format") if key in arguments}
         # litellm sends no field that is null.
         sent = [
@@ -42,17 +60,27 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
             _asking.set(definition)
             return None
         fields = {key: value for key, value in arguments.items() if key not in _UNSENT}
-        completion, fault = model.answer_at_once(OPENAI, request, {**fields, "model": name, "messages": [*sent]})
+        body: dict[str, JsonValue] = {**fields, "model": name, "messages": [*sent]}
+        refusal = _refusal(model, provider, arguments, body)
+        if refusal is not None:
+            _refused.set(model.refuse_at_once(request, body, refusal))
+            return None
+        completion, fault = model.answer_at_once(OPENAI, request, body)
         if completion is not None or fault is None or fault.kind not in _SLOW:
             return completion
-        response = await model.answer(OPENAI, request.model_dump_json().encode(), {})
+        response = await model.answer(_JUDGED, request.model_dump_json().encode(), {})
         await _pass(clock, definition, fault, len(response.body))
         read: dict[str, JsonValue] = json.loads(response.body)
         return read
 
     async def send(request: httpx.Request) -> httpx.Response:
-        wire = ANTHROPIC if request.url.path.endswith(ANTHROPIC.path) else OPENAI
-        response = await model.respond("POST", wire.path, dict(request.headers), request.content)
+        refused = _refused.get()
+        if refused is not None:
+            return _receive(request, refused)
+        if request.url.path.endswith(ANTHROPIC.path):
+            response = await model.respond("POST", ANTHROPIC.path, dict(request.headers), request.content)
+        else:
+            response = await model.respond_on(_JUDGED, dict(request.headers), request.content)
         definition, fault = _asking.get(), response.fault
         if definition is not None and fault is not None and fault.kind in _SLOW:
             try:
@@ -62,6 +90,21 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
         return _receive(request, response)
 
     return StandIn(answer=answer, send=send)
+
+
+def _refusal(
+    model: ScriptedProvider, provider: str, arguments: Mapping[str, Any], body: Mapping[str, JsonValue]
+) -> Refusal | None:
+    """The refusal of a call, judged as perdure sends it; a call that litellm would send is judged as it is given."""
+    if model.plays is None:
+        return None
+    keys = _KEYS_OF_BEDROCK if provider == "bedrock" else _KEYS
+    request = prepare({**keys, **arguments}, streams=False)
+    if request is None:
+        return rulebook("chat").refuse(body)
+    name, asked = rules_at(request.url, provider_of(provider))
+    own = model.rules_of(OPENAI) if model.plays != AUTO and rulebook(name).file.wire == OPENAI.name else None
+    return (own or rulebook(name)).refuse(json.loads(request.body), asked)
 
 
 async def _pass(clock: Clock, definition: AgentDefinition, fault: Fault, size: int) -> None:

@@ -18,22 +18,20 @@ class KnownText(ErrorText):
     status: int
 
 
-class RuleTexts(Value):
-    """Texts of a wire about a conversation that breaks a rule; ``{at}`` is the message's number, ``{what}`` the id."""
-
-    unanswered: str
-    orphan: str
-    twice: str
-    bad_name: str
-    no_content: str
-
-
 class Wire(ABC):
-    """One wire format, as its provider documents it."""
+    """One wire format, as its provider documents it.
 
+    Args:
+        provider: The provider by whose rules requests are refused; None refuses none. The default is the wire's own.
+    """
+
+    name: ClassVar[str]
+    owner: ClassVar[str]
     path: ClassVar[str]
     known: ClassVar[Mapping[KnownError, KnownText]]
-    rules: ClassVar[RuleTexts]
+
+    def __init__(self, provider: str | None = "") -> None:
+        self.provider = self.owner if provider == "" else provider
 
     @abstractmethod
     def request(self, body: bytes) -> ChatRequest:
@@ -54,10 +52,6 @@ class Wire(ABC):
     @abstractmethod
     def without_answer(self, answer: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """The same object with nothing in it."""
-
-    @abstractmethod
-    def is_empty(self, message: Mapping[str, JsonValue]) -> bool:
-        """Whether the message lacks the content that the provider asks for."""
 
     @abstractmethod
     def error(self, status: int, text: ErrorText) -> dict[str, JsonValue]:
@@ -93,6 +87,7 @@ def mask_key(headers: Mapping[str, str]) -> str:
 class OpenAI(Wire):
     """``POST /v1/chat/completions``."""
 
+    name, owner = "chat", "openai"
     path = "/v1/chat/completions"
     known: ClassVar[Mapping[KnownError, KnownText]] = {
         "rate_limited": KnownText(
@@ -147,16 +142,6 @@ class OpenAI(Wire):
             code="model_not_found",
         ),
     }
-    rules = RuleTexts(
-        unanswered="An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-        "'tool_call_id'. The following tool_call_ids did not have response messages: {what}",
-        orphan="Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
-        "'tool_calls' (messages[{at}], tool_call_id {what}).",
-        twice="Invalid parameter: duplicate value for the id of a tool call in messages[{at}]: {what}",
-        bad_name="Invalid name {what}: string does not match pattern. Expected a string that matches the pattern "
-        "'^[a-zA-Z0-9_-]+$'.",
-        no_content="Invalid value for 'content' of messages[{at}]: expected a string, got null.",
-    )
 
     def request(self, body: bytes) -> ChatRequest:
         """The request as it came."""
@@ -193,10 +178,6 @@ class OpenAI(Wire):
     def without_answer(self, answer: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """A completion without choices."""
         return {**answer, "choices": []}
-
-    def is_empty(self, message: Mapping[str, JsonValue]) -> bool:
-        """Only an answer with calls may be without."""
-        return message.get("content") is None and not message.get("tool_calls")
 
     def error(self, status: int, text: ErrorText) -> dict[str, JsonValue]:
         """Message, type and code."""
@@ -242,6 +223,7 @@ _CONTENT: TypeAdapter[str | _Blocks | None] = TypeAdapter(str | _Blocks | None)
 class Anthropic(Wire):
     """``POST /v1/messages``."""
 
+    name, owner = "messages", "anthropic"
     path = "/v1/messages"
     known: ClassVar[Mapping[KnownError, KnownText]] = {
         "rate_limited": KnownText(
@@ -272,15 +254,6 @@ class Anthropic(Wire):
         "bad_key": KnownText(status=401, message="invalid x-api-key", type="authentication_error"),
         "unknown_model": KnownText(status=404, message="model: {model}", type="not_found_error"),
     }
-    rules = RuleTexts(
-        unanswered="messages.{at}: `tool_use` ids were found without `tool_result` blocks immediately after: {what}. "
-        "Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
-        orphan="messages.{at}: unexpected `tool_use_id` found in `tool_result` blocks: {what}. Each `tool_result` "
-        "block must have a corresponding `tool_use` block in the previous message.",
-        twice="messages.{at}: `tool_use` ids must be unique: {what}",
-        bad_name="name {what}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'",
-        no_content="messages.{at}: text content blocks must be non-empty",
-    )
 
     def request(self, body: bytes) -> ChatRequest:
         """The request in OpenAI's form."""
@@ -337,10 +310,6 @@ class Anthropic(Wire):
     def without_answer(self, answer: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """A message without content."""
         return {**answer, "content": []}
-
-    def is_empty(self, message: Mapping[str, JsonValue]) -> bool:
-        """No text may be empty, but that of a result."""
-        return message.get("content") == "" and message.get("role") != "tool"
 
     def error(self, status: int, text: ErrorText) -> dict[str, JsonValue]:
         """Type by the status, and message."""

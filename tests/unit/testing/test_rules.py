@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
 from perdure.testing import Script, ScriptedProvider, say
 from tests.unit.testing.wires import post
 
 ANY = Script(replies=(say("fine"),), repeat=True)
+TOOLS = {
+    "openai": {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}},
+    "anthropic": {"name": "add", "input_schema": {"type": "object", "properties": {}}},
+}
 GO = {"role": "user", "content": "go"}
 
 
@@ -43,7 +48,7 @@ OPENAI = {
     "a result of another call": ([GO, calls("a"), result("b")], "must be a response to a preceding message"),
     "two results of a call": ([GO, calls("a"), result("a"), result("a")], "must be a response to a preceding"),
     "an id twice in a message": ([GO, calls("a", "a"), result("a"), result("a")], "duplicate value for the id"),
-    "an id twice": ([GO, calls("a"), result("a"), calls("a"), result("a")], "in messages[3]: a"),
+    "an id twice": ([GO, calls("a"), result("a"), calls("a"), result("a")], "in messages[3].tool_calls[0].id: a"),
     "a name that is none": ([GO, calls("a", name="a b"), result("a")], "string does not match pattern"),
     "an empty name": ([GO, calls("a", name=""), result("a")], "string does not match pattern"),
     "an answer without content": ([GO, {"role": "assistant", "content": None}, GO], "expected a string, got null"),
@@ -90,7 +95,62 @@ async def test_a_tool_that_is_declared_with_a_name_that_is_none_is_refused(wire:
 )
 async def test_a_conversation_in_order_is_answered(wire: str, messages: list[Any]) -> None:
     async with ScriptedProvider(ANY) as provider:
-        assert (await post(provider, wire, messages=messages)).status_code == 200
+        assert (await post(provider, wire, messages=messages, tools=[TOOLS[wire]])).status_code == 200
+        assert provider.refusals == []
+
+
+async def test_a_refusal_says_who_refuses_by_which_rule_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    """In the reply, which the agent's author reads, in the record of the request, and in the log of a failed test."""
+    rule = "A conversation with tool_use or tool_result has tools."
+    sentence = f"Anthropic refuses this request by rule an.tools.required: {rule}"
+    async with ScriptedProvider(ANY) as provider:
+        response = await post(provider, "anthropic", messages=[GO, uses("a"), results("a")])
+        assert provider.refusals == [sentence]
+        assert [(request.fault, request.refusal) for request in provider.requests] == [("refused", sentence)]
+    assert response.json()["error"]["message"].endswith(f"({sentence})")
+    assert caplog.messages == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("plays", "base", "refused"),
+    [
+        ("auto", "", None),
+        ("auto", "mistral", "mi.call.id"),
+        ("mistral", "", "mi.call.id"),
+        ("mistral", "groq", "mi.call.id"),
+        ("groq", "mistral", None),
+        ("anthropic", "", None),  # which nobody asks on this wire
+        (None, "mistral", None),
+    ],
+)
+async def test_a_test_says_which_provider_is_played(plays: str | None, base: str, refused: str | None) -> None:
+    messages = [GO, calls("call_1"), result("call_1")]
+    async with ScriptedProvider(ANY, plays=plays) as provider, httpx.AsyncClient() as http:
+        url = provider.url_of(base) if base else provider.url
+        response = await http.post(f"{url}/chat/completions", json={"model": "m", "messages": messages})
+        told = [sentence.split("by rule ")[1].partition(":")[0] for sentence in provider.refusals]
+    assert told == ([] if refused is None else [refused])
+    assert response.status_code == (200 if refused is None else 400)
+
+
+async def test_without_rules_any_request_is_answered() -> None:
+    async with ScriptedProvider(ANY, plays=None) as provider:
+        for messages, _ in OPENAI.values():
+            assert (await post(provider, "openai", messages=messages)).status_code == 200
+
+
+def test_a_provider_without_rules_cannot_be_played() -> None:
+    with pytest.raises(ValueError, match="there are no rules of 'nobody'"):
+        ScriptedProvider(plays="nobody")
+    with pytest.raises(ValueError, match="there are no rules of 'nobody'"):
+        ScriptedProvider().url_of("nobody")
+
+
+async def test_a_request_that_is_none_of_the_wire_is_refused_in_the_words_of_the_provider() -> None:
+    async with ScriptedProvider(ANY) as provider:
+        response = await post(provider, "anthropic", messages=[{"role": "system", "content": "x"}, GO])
+        assert [request.request.messages for request in provider.requests] == [()]
+    assert response.json()["error"]["message"].startswith('messages: Unexpected role "system".')
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import pytest
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.unit.testing.wires import post
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOLS = {
-    "openai": [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"a": 1}}}],
-    "anthropic": [{"name": "add", "description": "Add.", "input_schema": {"a": 1}}],
+    "openai": [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": SCHEMA}}],
+    "anthropic": [{"name": "add", "description": "Add.", "input_schema": SCHEMA}],
 }
 CONVERSATION: dict[str, dict[str, Any]] = {
     "openai": {
