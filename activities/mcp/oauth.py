@@ -42,6 +42,9 @@ REDIRECT = f"http://127.0.0.1:{LOGIN_PORT}{CALLBACK}"
 REFRESH_SECONDS = 30.0
 """Longest wait for another process that refreshes the same tokens."""
 
+SAME_REFUSAL_SECONDS = 10.0
+"""Time for which a refused refresh counts for every request that was refused with the same tokens."""
+
 MOST_TRIES = 3
 """Times that a request is sent again with new tokens, as a server may refuse those too."""
 
@@ -256,8 +259,8 @@ class _SharedLogin(OAuthClientProvider):
         self._tokens = tokens
         self._unattended = person is None
         self._alone = asyncio.Lock()
-        self._failed: tuple[float, str, bool] | None = None
-        """The last failed refresh: its time by the monotonic clock, why it failed, and whether it was refused."""
+        self._failed: tuple[float, TokensError, str | None] | None = None
+        """The last failed refresh: its time by the monotonic clock, its failure, and the header of the tokens."""
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send a request with valid tokens, if anybody has logged in.
@@ -284,7 +287,7 @@ class _SharedLogin(OAuthClientProvider):
             withdrawn = refused if answer is not None and not (refreshed or _wants_more_scope(answer)) else None
             began = time.monotonic()
             async with self._alone, contextlib.aclosing(super().async_auth_flow(request)) as flow:
-                self._share_failure(since=began)
+                self._share_failure(since=began, refused=refused)
                 async with self._hold_refresh(withdrawn):
                     outgoing = await anext(flow)
                     while outgoing is not request:
@@ -312,13 +315,20 @@ class _SharedLogin(OAuthClientProvider):
         try:
             return await flow.asend(await request_tokens(outgoing))
         except TokensError as error:
-            self._failed = time.monotonic(), str(error), error.is_refusal
+            self._failed = time.monotonic(), error, self._tokens.load().header
             raise
 
-    def _share_failure(self, *, since: float) -> None:
-        """Raise the failure of a refresh that this request has waited for: else a hundred calls would try in turn."""
-        if self._failed is not None and self._failed[0] >= since:
-            raise TokensError(self._failed[1], is_refusal=self._failed[2])
+    def _share_failure(self, *, since: float, refused: str | None) -> None:
+        """Raise the failure of a refresh that this request has waited for: else a hundred calls would try in turn.
+
+        So does a request that was refused with the tokens of the same time, and whose refusal came a little later.
+        """
+        if self._failed is None:
+            return
+        at, error, header = self._failed
+        is_same = error.is_refusal and header == refused and at >= since - SAME_REFUSAL_SECONDS
+        if at >= since or is_same:
+            raise TokensError(str(error), is_refusal=error.is_refusal)
 
     async def _handle_refresh_response(self, response: httpx2.Response) -> bool:
         """Keep new tokens; a person who is here may log in if there are none."""

@@ -131,7 +131,7 @@ class Use:
 
 
 class ListChanges:
-    """How often a server said that its list of tools has changed, and which sessions know it."""
+    """Changes of a server's list of tools, as the server says them, and the sessions that know them."""
 
     def __init__(self) -> None:
         self._changes = 0

@@ -132,7 +132,7 @@ class HttpServer(McpServer):
         self._known: DiscoverResult | None = None
         self._version = ""
         self._asked = WeakKeyDictionary[Owner, asyncio.Task[McpError | None]]()
-        """What came of the last question whether a session still lives."""
+        """The last question to a session whether it still lives."""
         self._refused = False
         """Whether the last request was refused for want of valid tokens."""
 

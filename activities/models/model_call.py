@@ -36,7 +36,7 @@ from perdure.activities.models.provider_replies import (
     UnusableReplyError,
 )
 from perdure.activities.models.reasoning import reasoning_of
-from perdure.activities.models.wires import chat
+from perdure.activities.models.wires import CHAT, MESSAGES, chat
 from perdure.activities.models.wires.reply import Answered, Shown
 from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables
 from perdure.contracts.budgets import Paid, Usage
@@ -89,6 +89,9 @@ class Answer:
     recorded: bool = False
     """Whether it comes from a recording, so that no provider was asked."""
 
+
+_OF_CHAT = frozenset({"messages", "tools", "response_format", "api_base", "api_key"})
+"""Arguments of a call that every server like OpenAI's takes."""
 
 NOWHERE = "http://127.0.0.1:9/v1"
 """The discard port of this machine: nothing listens there."""
@@ -294,9 +297,12 @@ async def _ask(
     if completion is not None:
         return show_answer(chat.read(completion), shown)
     reach = {} if instead is None else {"api_base": NOWHERE, "api_key": "sk-stand-in"}
-    asked = {**reach, **arguments}
+    asked, streams = {**arguments, **reach}, shown is not None
     with guard_assembly():
-        request = provider_requests.prepare(asked, streams=shown is not None)
+        request = provider_requests.prepare(asked, streams=streams)
+        if instead is not None and (request is None or request.wire not in {CHAT, MESSAGES}):  # it has no other
+            of_chat = {name: asked[name] for name in _OF_CHAT & asked.keys()}
+            request = provider_requests.prepare({**of_chat, "model": "custom_openai/any"}, streams=streams)
     if request is not None:
         return await provider_door.send(request, shown, SILENCE_SECONDS)
     return show_answer(await (await load_litellm()).complete(asked), shown)

@@ -1,4 +1,4 @@
-"""The scripted model without HTTP: answers go straight to the agent, faults through litellm as they do over HTTP."""
+"""The scripted model without HTTP: answers go straight to the agent, faults as they do over HTTP."""
 
 import errno
 import json
@@ -10,8 +10,8 @@ import aiohttp
 import httpx
 
 from perdure.activities.models.attempt import DeadlineExceededError
-from perdure.activities.models.provider_door import prepare
 from perdure.activities.models.provider_http import StandIn
+from perdure.activities.models.provider_requests import prepare
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
 from perdure.testing.clock import Clock
@@ -24,7 +24,7 @@ from perdure.testing.wires import OpenAI
 _SLOW = frozenset({"hang", "hang_in_body", "delay", "drip"})
 
 _asking: ContextVar[AgentDefinition | None] = ContextVar("perdure_asking", default=None)
-"""The agent whose model call this task makes over litellm."""
+"""The agent whose model call this task makes over a wire."""
 
 _refused: ContextVar[Response | None] = ContextVar("perdure_refused", default=None)
 """The refusal of the request that this task is about to send."""
@@ -41,7 +41,7 @@ _KEYS_OF_BEDROCK = {
 """Keys with which a request is written that is judged, and not sent."""
 
 _UNSENT = frozenset({"timeout", "num_retries", "max_retries", "api_key", "api_base"})
-"""Arguments of litellm's call that are no fields of the request."""
+"""Arguments of a call that are no fields of the request."""
 
 
 def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
@@ -51,7 +51,7 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
         provider, _, name = definition.model.partition("/")
         _refused.set(None)
         asked = {key: arguments[key] for key in ("tools", "response_format") if key in arguments}
-        # litellm sends no field that is null.
+        # No field that is null is sent.
         sent = [
             {key: value for key, value in message.items() if value is not None} for message in arguments["messages"]
         ]
@@ -104,7 +104,7 @@ def _refusal(
         return rulebook("chat").refuse(body)
     name, asked = rules_at(request.url, provider_of(provider))
     own = model.rules_of(OPENAI) if model.plays != AUTO and rulebook(name).file.wire == OPENAI.name else None
-    return (own or rulebook(name)).refuse(json.loads(request.body), asked)
+    return (own or rulebook(name)).refuse(request.body, asked)
 
 
 async def _pass(clock: Clock, definition: AgentDefinition, fault: Fault, size: int) -> None:

@@ -262,9 +262,9 @@ def _items(body: Body, *kinds: str) -> list[tuple[Place, Object]]:
 
 def missing_outputs(body: Body) -> Iterator[Breach]:
     """Function calls without an output."""
-    outputs = {item.get("call_id") for _, item in _items(body, "function_call_output")}
+    outputs = {str(item.get("call_id")) for _, item in _items(body, "function_call_output")}
     for place, item in _items(body, "function_call"):
-        if item.get("call_id") not in outputs:
+        if str(item.get("call_id")) not in outputs:
             yield Breach(place, str(item.get("call_id")))
 
 

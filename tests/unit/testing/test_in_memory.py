@@ -24,7 +24,7 @@ from perdure.testing import (
     say,
 )
 from perdure.testing.memory_runtime import RunningTurn
-from perdure.testing.script import ChatRequest
+from perdure.testing.script import ChatRequest, Fault
 from tests.pictures import PNG
 
 PEER = Path(__file__).parent.parent.parent / "mcp_peer.py"
@@ -224,3 +224,18 @@ async def test_a_message_may_interrupt_a_turn_in_memory(when_busy: Any, said: li
     run = await run_in_memory(agent(look), "go", look_until_told, on_event=interrupt)
     assert [result.stop_reason for result in run.results] == ["cancelled", "finished"]
     assert [message.content for message in await run.transcript() if message.role == "user"] == said
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("openai/x", "anthropic/x", "gemini/x", "bedrock/anthropic.claude-v2"),
+        *("azure/x", "vertex_ai/gemini-x", "ollama/x", "cohere/x"),
+    ],
+)
+@pytest.mark.parametrize("fault", [faults.rate_limited(), faults.close_before_reply(), faults.garbage()], ids=str)
+async def test_a_fault_is_met_whatever_the_model_is(model: str, fault: Fault) -> None:
+    """S-14: nobody is asked over the network, and no key is wanted."""
+    tester = Agent(name="tester", model=model)
+    run = await run_in_memory(tester, "go", script(say("ok").after(fault)), plays=None)
+    assert (run.result.output, run.result.stop_reason, len(run.requests)) == ("ok", "finished", 2)
