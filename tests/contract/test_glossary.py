@@ -45,7 +45,6 @@ ALLOWED = {
     "child": "Temporal's child workflow",
     "_kill_children": "an operating system's processes",
     "PR_SET_CHILD_SUBREAPER": "a constant of Linux",
-    "_CALLBACKS": "litellm's",
     "CALLBACK": "OAuth's",
     "callback": "OAuth's, and what an asyncio task calls when it is done",
     "_Callback": "OAuth's",

@@ -12,6 +12,7 @@ SPAWN = call(("spawn_agent", {"task": "spawned/one"}))
 CLONED = '= {"name": "spawn_agent", "task": "spawned/one", "steps": 1, "tokens": 10100, "result": "found"}'
 AWAIT, ASK = call(("await_delegate", {})), call(("ask_user", {"question": "Well?"}))
 BEGUN = ("helper()", "= works in the background")
+WORKED_OUT = 'deep({"query": "delegates of delegates/one/two"}):\ndeep\n\n[stopped by tool_use(tool=\'deep\')]'
 STOPPED_BY_IT = {"stop_conditions": [stop.tool_use("middle").named("middle").model_dump(mode="json")]}
 
 
@@ -129,7 +130,7 @@ DELEGATES = {
     ),
     "delegates of delegates": Scenario(
         (asks("delegates of delegates/one", tool="middle"),),
-        *("finished by middle", ("middle()", "= ")),
+        *("finished by middle", ("middle()", "= " + WORKED_OUT)),
         request=STOPPED_BY_IT,
         helpers={"one": (asks("delegates of delegates/one/two", tool="deep"),), "one/two": (say("deep"),)},
         delegated=2,

@@ -223,7 +223,7 @@ def _pattern_of(models: str | None) -> Callable[[str], bool]:
 
 
 def _breaches(rule: Rule) -> Callable[[Body], Iterator[Breach]]:
-    """What finds the places that break a rule, compiled once."""
+    """The search for the places that break a rule, compiled once."""
     conditions = [_holds_of(condition) for condition in rule.when]
     paths = (rule.at,) if isinstance(rule.at, str) else rule.at
     function = FUNCTIONS[rule.check["function"]] if "function" in rule.check else None

@@ -65,7 +65,7 @@ def read_path(text: str) -> Path:
     """The path of a text.
 
     Raises:
-        ValueError: The text is no path.
+        ValueError: The text is not a path.
     """
     path: Path | None = None
     end = 0
