@@ -157,11 +157,9 @@ class House:
             bodies=bodies,
             secrets=secret_values(agents, os.environ),
             search_attributes=client is None,
-            fail_workflows=fail_workflows or self.settings.fail_workflows,
-            moves=self.settings.versioning == "rotate",
+            fail_workflows=fail_workflows,
             mcp=mcp,
             inline=InlineAgents(Registered(agents), [agent.name for agent in agents]) if inline else None,
-            egress=self.settings.egress,
             traces=traces or Traces(),
         )
         pinned = build_pinned_worker(client or self.temporal, self.settings, parts)

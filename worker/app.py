@@ -221,7 +221,7 @@ def build_workers(
 
 
 def _make_activities(settings: Settings, parts: Parts) -> Activities:
-    """The activities of a worker with these settings."""
+    """The activities of a worker with these settings, which are read here for whoever made the parts."""
     # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
     gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE, store=parts.store)
     recordings = Recordings(
@@ -230,6 +230,9 @@ def _make_activities(settings: Settings, parts: Parts) -> Activities:
     settled = dataclasses.replace(
         parts,
         send=sender(settings),
+        egress=settings.egress,
+        fail_workflows=parts.fail_workflows or settings.fail_workflows,
+        moves=settings.versioning == "rotate",
         routing=settings.routing,
         tenant_max_running=settings.tenant_max_running,
         tenant_variables=settings.tenant_variables,
@@ -390,11 +393,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             bodies=bodies,
             secrets=secrets,
             search_attributes=settings.search_attributes == "on",
-            fail_workflows=settings.fail_workflows,
-            moves=settings.versioning == "rotate",
             mcp=mcp,
             inline=InlineAgents(registered, agents) if settings.allow_inline_agents else None,
-            egress=settings.egress,
             traces=Traces(tracing),
         )
         pinned = build_pinned_worker(client, settings, parts)

@@ -205,8 +205,6 @@ async def _worker(
             bodies=bodies,
             secrets=secrets,
             search_attributes=True,
-            fail_workflows=settings.fail_workflows,
-            moves=settings.versioning == "rotate",
             mcp=mcp,
             inline=InlineAgents(loaded.registered, loaded.agents) if settings.allow_inline_agents else None,
         )
