@@ -25,7 +25,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import PDF, TEXT, FilePart, is_image
 from perdure.contracts.retention import Retention
 from perdure.contracts.values import JsonValue
-from perdure.llm.call_ids import needs_short_ids, with_short_ids
+from perdure.llm.call_ids import LONGEST, needs_short_ids, with_short_ids
 from perdure.llm.openai_format import WireMessage
 from perdure.store import NotFoundError, Store
 from perdure.store.records import Artifact
@@ -43,7 +43,7 @@ def as_sent(
     model = definition.model
     reasoned = with_reasoning(model, messages, address_of(model, definition.generate_params))
     sent = add_cache_marks(definition, without_blanks(with_content(model, reasoned)))
-    return with_short_ids(sent) if has_short_ids or needs_short_ids(model) else sent
+    return with_short_ids(sent, longest=0 if has_short_ids or needs_short_ids(model) else LONGEST)
 
 
 def add_cache_marks(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:

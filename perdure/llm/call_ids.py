@@ -1,7 +1,8 @@
 """Ids of tool calls in the form that every provider takes: nine letters and digits.
 
-Mistral's API, and its tokenizer in vLLM, refuse any other. The log keeps perdure's own ids; these are made of them when
-a request is built, always the same for the same call, so that a provider finds the conversation in its cache.
+Mistral's API, and its tokenizer in vLLM, refuse any other, and OpenAI's API those of more than 40 characters. The log
+keeps perdure's own ids; these are made of them when a request is built, always the same for the same call, so that a
+provider finds the conversation in its cache.
 
 Source: mistral-common 1.13, ``validator.py``: "Tool call id was … but must be a-z, A-Z, 0-9, with a length of 9."
 """
@@ -17,6 +18,9 @@ from perdure.llm.openai_format import WireMessage
 
 LENGTH = 9
 
+LONGEST = 40
+"""Longest id that OpenAI takes for certain. Source: reports of ``string_above_max_length``, 2025-03 to 2026-01."""
+
 _ALPHABET = string.digits + string.ascii_letters
 _FAMILY = re.compile(r"mistral|mixtral|ministral|magistral|mathstral|codestral|devstral|pixtral|voxtral", re.IGNORECASE)
 
@@ -26,21 +30,24 @@ def needs_short_ids(model: str) -> bool:
     return _FAMILY.search(model) is not None
 
 
-def with_short_ids(messages: Sequence[WireMessage]) -> list[WireMessage]:
-    """The messages with ids of nine letters and digits, in calls and results alike."""
-    ids = _ShortIds()
+def with_short_ids(messages: Sequence[WireMessage], *, longest: int = 0) -> list[WireMessage]:
+    """The messages with ids of nine letters and digits, in calls and results alike; ids up to ``longest`` stay."""
+    ids = _ShortIds(longest)
     return [_with_ids(message, ids) for message in messages]
 
 
 class _ShortIds:
     """Short ids of one request, each for one id of the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
         self._given: dict[str, str] = {}
         self._taken: set[str] = set()
 
     def of(self, long: str) -> str:
         """The short id in place of one of the log."""
+        if len(long) <= self._longest:
+            return long
         if long not in self._given:
             tries = (_digest(f"{long}{'#' * number}") for number in range(len(self._taken) + 1))
             self._given[long] = next(short for short in tries if short not in self._taken)

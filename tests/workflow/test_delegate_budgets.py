@@ -118,8 +118,12 @@ async def test_no_more_delegates_start_than_could_pay_for_a_first_call_and_the_o
 ) -> None:
     """S-63 S-70: twelve shares would all be too small, while nearly all of the budget is left."""
 
-    @tool(description="x" * 2_400)
+    @tool(description="x" * 1_000)  # of 1,024 characters that gpt-4o takes
     def look() -> str:
+        return "nothing"
+
+    @tool(description="x" * 1_000)
+    def see() -> str:
         return "nothing"
 
     twelve = [str(number) for number in range(12)]
@@ -130,7 +134,7 @@ async def test_no_more_delegates_start_than_could_pay_for_a_first_call_and_the_o
         return asks(*twelve[-missing:]) if missing else DONE
 
     answers = played(tester=again, helper=lambda _: say("helped"))
-    result = await run(lead, script=answers, agents=[priced("helper", tools=[look])])
+    result = await run(lead, script=answers, agents=[priced("helper", tools=[look, see])])
     ends = [turn.result.stop_reason for _, turn in await children(run) if turn.result is not None]
     assert (result["stop_reason"], ends) == ("finished", ["finished"] * 12)
 

@@ -45,7 +45,20 @@ def encode(asked: Asked) -> Object:
         body["tool_choice"] = {"type": "none"}
     if asked.streams:
         body["stream"] = True
+    if to_object(body.get("thinking")).get("type") == "enabled" and _began_without_thinking(body["messages"]):
+        del body["thinking"]
     return body
+
+
+def _began_without_thinking(messages: JsonValue) -> bool:
+    """Whether the calls that have their results now came without thinking, so that Anthropic refuses to enable it.
+
+    They are another model's, or of an answer before thinking was asked for. It is enabled again behind the next answer.
+    """
+    contents: list[list[Object]] = [to_objects(message.get("content")) for message in to_objects(messages)]
+    has_results = any(block.get("type") == "tool_result" for said in contents[-1:] for block in said)
+    first = [to_text(block.get("type")) for answered in contents[-2:-1] for block in answered[:1]]
+    return has_results and not any(kind.endswith("thinking") for kind in first)
 
 
 _GONE: Object = {"description": "Not there any more.", "input_schema": {"type": "object", "properties": {}}}

@@ -53,6 +53,13 @@ def test_ids_that_would_be_the_same_are_told_apart(monkeypatch: pytest.MonkeyPat
     assert short(with_short_ids(conversation("x", "y", "z"))) == ["aaaaaaaaa", "aaaaaaaab", "aaaaaaabb"]
 
 
+def test_only_ids_that_are_too_long_are_made_short() -> None:
+    fits, long = "x" * 40, "y" * 41
+    sent = short(with_short_ids(conversation(fits, long), longest=40))
+    assert sent == [fits, *short(with_short_ids(conversation(long)))]
+    assert len(sent[1]) == 9
+
+
 def test_a_request_without_calls_stays_as_it_is() -> None:
     assert with_short_ids(conversation()) == conversation()
 
