@@ -182,42 +182,6 @@ def without_own_fields(message: WireMessage) -> WireMessage:
     return {name: part for name, part in message.items() if name not in {ITEMS, PLACES}}
 
 
-def put_thinking_in_order(sent: object, messages: Sequence[WireMessage]) -> None:
-    """Put the thinking of Anthropic's messages back between the calls where it stood; the provider checks the order.
-
-    Args:
-        sent: The messages in Anthropic's format, changed in place; in them all thinking stands first.
-        messages: The same conversation with the places of its thinking.
-    """
-    before: dict[str, list[int]] = {
-        str(_fields(_list(message["tool_calls"])[0]).get("id")): cast("list[int]", message[PLACES])
-        for message in messages
-        if PLACES in message and message.get("tool_calls")
-    }
-    for message in map(_same, _list(sent) if before else ()):
-        blocks = _list(message.get("content"))
-        first = next((block.get("id") for block in map(_same, blocks) if block.get("type") == "tool_use"), None)
-        places = before.get(str(first), [])
-        thinking = [block for block in blocks if _same(block).get("type") in {"thinking", "redacted_thinking"}]
-        if len(places) == len(thinking) and places:
-            message["content"] = _interleave(blocks, thinking, places)
-
-
-def _interleave(blocks: list[object], thinking: list[object], places: list[int]) -> list[object]:
-    ordered, calls = [block for block, place in zip(thinking, places, strict=True) if not place], 0
-    for block in (block for block in blocks if not any(block is one for one in thinking)):
-        ordered.append(block)
-        if _same(block).get("type") == "tool_use":
-            calls += 1
-            ordered += [one for one, place in zip(thinking, places, strict=True) if place == calls]
-    return ordered + [one for one, place in zip(thinking, places, strict=True) if place > calls]
-
-
-def _same(value: object) -> dict[str, object]:
-    """The object itself; an empty one in place of anything else."""
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
-
-
 def _sign(sent: WireMessage, block: Mapping[str, object], *, in_content: bool) -> None:
     """Put a signature of Gemini where litellm, or Google's OpenAI-shaped address, expects it: at its call or text."""
     at, signature = block.get("call"), cast("JsonValue", block.get("signature"))

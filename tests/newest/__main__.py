@@ -1,7 +1,8 @@
 """``make newest``: build the wheel, install it without the lock into an empty environment, and see that it works there.
 
-The demo's job runs there too, from a copy of ``examples/``. Nothing of the checkout is importable. At last names that
-perdure needs of its libraries are renamed one by one, and a worker has to refuse each.
+The demo's job runs there too, from a copy of ``examples/``. Nothing of the checkout is importable. Then names that
+perdure needs of its libraries are renamed one by one, and a worker has to refuse each. At last litellm is taken away,
+and what perdure calls itself works without it.
 """
 
 import os
@@ -37,11 +38,12 @@ def main() -> int:
         # What the demo's agent looks at. Without its __init__.py, the folder does not hide the installed package.
         shutil.copytree(ROOT / "perdure" / "engine", folder / "perdure" / "engine")
         shutil.copy(ROOT / "README.md", folder)
-        for command in (["checks.py"], ["examples/demo/run.py"], ["renames.py"]):
+        gone = ["-m", "pip", "uninstall", "--quiet", "--yes", "litellm", "openai"]
+        for command in (["checks.py"], ["examples/demo/run.py"], ["renames.py"], gone, ["checks.py"]):
             path = {**environment, "PYTHONPATH": str(folder)} if command[0].startswith("examples") else environment
             done = subprocess.run([str(python), *command], cwd=folder, env=path, timeout=CHECK_SECONDS, check=False)
             if done.returncode:
-                print(f"FAILED  {command[0]}: exit code {done.returncode}", flush=True)
+                print(f"FAILED  {' '.join(command)}: exit code {done.returncode}", flush=True)
                 return 1
         print("an installation without the lock works", flush=True)
         return 0

@@ -7,13 +7,14 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pydantic
 
 import perdure
 from perdure import Agent, StdioServerConfig, libraries, tool
-from perdure.activities.models import model_call, providers
+from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
 from perdure.contracts.agents import AgentDefinition
 from perdure.llm.failures import classify
@@ -72,23 +73,27 @@ async def mcp_call() -> None:
     expect((result.stop_reason, "5" in str(told)), ("finished", True))
 
 
-async def guard() -> None:
-    """No redirect is followed, nothing is repeated, no flood is read, on both wires and through both doors."""
-    direct = providers.PROVIDERS
-    for doors in (direct, {}):
-        providers.PROVIDERS = doors
-        for model in ("openai/scripted", "anthropic/scripted"):
-            async with ScriptedProvider(always=faults.status(500)) as other:
-                redirect = faults.status(307, headers={"location": other.anthropic_url})
-                expect(await met(model, redirect), ("llm.request_error", 1))
-                expect(other.connection_count, 0)
-            expect(await met(model, faults.reset_before_reply()), ("llm.network_error", 1))
-            expect(await met(model, faults.close_before_reply()), ("llm.network_error", 1))
-            expect(
-                await met(model, faults.status(200, body='{"a": "' + "x" * 33_000_000 + '"}')),
-                ("llm.invalid_response", 1),
-            )
-    providers.PROVIDERS = direct
+async def bounds() -> None:
+    """No redirect is followed, nothing is repeated, no flood is read, on both wires."""
+    for model in ("openai/scripted", "anthropic/scripted"):
+        async with ScriptedProvider(always=faults.status(500)) as other:
+            redirect = faults.status(307, headers={"location": other.anthropic_url})
+            expect(await met(model, redirect), ("llm.request_error", 1))
+            expect(other.connection_count, 0)
+        expect(await met(model, faults.reset_before_reply()), ("llm.network_error", 1))
+        expect(await met(model, faults.close_before_reply()), ("llm.network_error", 1))
+        flood = faults.status(200, body='{"a": "' + "x" * 33_000_000 + '"}')
+        expect(await met(model, flood), ("llm.invalid_response", 1))
+
+
+async def foreign_model() -> None:
+    """A model that perdure does not know, through litellm."""
+    async with ScriptedProvider(Script(replies=(say("hello"),))) as provider:
+        params: dict[str, pydantic.JsonValue] = {"api_base": provider.url, "api_key": "sk-scripted-0123456789"}
+        agent = AgentDefinition(name="t", model="friendliai/scripted", generate_params=params)
+        answer = await model_call.complete(agent, [{"role": "user", "content": "hello"}])
+    expect(answer.text, "hello")
+    expect(await met("friendliai/scripted", faults.rate_limited()), ("llm.rate_limited", 1))
 
 
 async def met(model: str, fault: Fault) -> tuple[str, int]:
@@ -120,11 +125,12 @@ def expect(got: object, wanted: object) -> None:
 
 async def main() -> int:
     """Run every check; the number of those that failed."""
-    packages = ("perdure", "litellm", "openai", "httpx", "httpx2", "mcp", "temporalio", "pydantic", "fastapi")
+    has_litellm = find_spec("litellm") is not None
+    packages = ("perdure", *(["litellm", "openai"] if has_litellm else []), "httpx2", "mcp", "temporalio", "pydantic")
     print(", ".join(f"{name} {version(name)}" for name in packages), flush=True)
     expect("site-packages" in str(perdure.__file__), True)
     failed = 0
-    checks: tuple[Check, ...] = (names, guard, job, streamed_job, mcp_call)
+    checks: tuple[Check, ...] = (names, bounds, job, streamed_job, mcp_call, *([foreign_model] if has_litellm else []))
     for check in checks:
         try:
             async with asyncio.timeout(120):
