@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.conditions import AnyCondition, ToolOutput, ToolUse, walk_conditions
 from perdure.contracts.events import EVENT_TYPES
 from perdure.contracts.hooks import EVENTS_AT, Continue, HookDeclaration, HookRule, Reaction
@@ -65,6 +65,7 @@ def check_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> I
             yield from _check_conditions(f"{called}: hook {hook.name!r}: when", (hook.when,), agent, servers)
         if isinstance(hook, HookRule):
             yield from (f"{called}: {told}" for told in (*_check_settings(hook), *_check_rule(hook)))
+    yield from (f"{called}: {told}" for told in _check_fallbacks(agent))
     rules = agent.approvals.rules
     for at, rule in enumerate(rules):
         first = next((earlier for earlier in rules[:at] if _covers(earlier, rule)), None)
@@ -72,6 +73,18 @@ def check_agent(agent: AgentDefinition, servers: Sequence[AnyServerConfig]) -> I
             yield (
                 f"{called}: approvals: the rule that would {rule.decision} {rule.tool!r} never applies, because the "
                 f"one for {first.tool!r} ({first.decision}) stands before it and fits every call; put it in front"
+            )
+
+
+def _check_fallbacks(agent: AgentDefinition) -> Iterator[str]:
+    """Warn of settings that a fallback goes without; an address, a key and a price are of one model anyway."""
+    for fallback in agent.fallback_models:
+        lost = () if fallback.generate_params is not None else sorted(agent.lost_parameters(fallback.model))
+        lost = [name for name in lost if not is_destination(name) and "cost" not in name and "pricing" not in name]
+        if lost:
+            yield (
+                f"the fallback {fallback.model!r} is called without {' and '.join(lost)}, which its provider may not "
+                "know; give it settings of its own with Fallback(generate_params=…)"
             )
 
 

@@ -77,6 +77,15 @@ _FILE = re.compile(r"[^{}]*\.json|(~|\.)?/[^{}]*")
 _WORD = re.compile(rf"[^\s:]{{{SHORTEST_SECRET}}}")
 
 
+OF_EVERY_PROVIDER = frozenset(
+    {
+        *("temperature", "top_p", "max_tokens", "max_completion_tokens", "stop"),
+        *("tool_choice", "parallel_tool_calls", "reasoning_effort", "user"),
+    }
+)
+"""Parameters that mean the same at each provider, or are left out where they mean nothing."""
+
+
 def is_destination(name: str) -> bool:
     """Whether the argument is an address, a credential or the like, shared by all models of one provider."""
     return _WHERE.match(name) is not None or is_credential(name)
@@ -399,10 +408,19 @@ class AgentDefinition(Value):
         return {"model": model, "generate_params": self._parameters_of(model) if own is None else own}
 
     def _parameters_of(self, model: str) -> dict[str, JsonValue]:
-        """The agent's parameters for the model: those that say where a call goes are for no other provider."""
+        """The agent's parameters for the model: those of its own provider are for no other one."""
+        lost = self.lost_parameters(model)
+        return {name: value for name, value in self.generate_params.items() if name not in lost}
+
+    def lost_parameters(self, model: str) -> frozenset[str]:
+        """The agent's parameters that a model of another provider is called without, in an outage for instance.
+
+        A provider refuses what it does not know, such as OpenAI's ``seed`` at Anthropic; an address or a key of one
+        is none of another; a price is a model's own.
+        """
         if model.partition("/")[0] == self.model.partition("/")[0]:
-            return self.generate_params
-        return {name: value for name, value in self.generate_params.items() if not is_destination(name)}
+            return frozenset()
+        return frozenset(self.generate_params) - OF_EVERY_PROVIDER
 
     def policy(self, window: int | None = None, windows: Sequence[int | None] = ()) -> TurnPolicy:
         """The workflow's part of the definition.

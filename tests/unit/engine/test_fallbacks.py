@@ -1,12 +1,13 @@
 """Which model goes on: pure decisions over the turn's state."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from perdure import Agent, Compaction, Fallback, RetryPolicy
+from perdure import Agent, AgentWarning, Compaction, Fallback, RetryPolicy
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import Compact, Compacted, Generate
 from perdure.contracts.retries import HELPED
@@ -117,6 +118,35 @@ def test_a_definition_with_a_fallback_at_work_keeps_what_is_not_of_a_model() -> 
     assert (third.name, third.retry.max_retries, second.retry.max_retries) == ("a", 1, 5)
     assert second.compaction.model is None
     assert AGENT.definition.using(0) == AGENT.definition
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("seed", 1), ("logit_bias", {"1": 2}), ("logprobs", True), ("service_tier", "flex"), ("thinking", {})),
+        *(("extra_body", {"a": 1}), ("extra_headers", {"a": "b"}), ("api_base", "http://here"), ("num_ctx", 9)),
+        ("input_cost_per_token", 0.1),
+    ],
+)
+def test_a_fallback_of_another_provider_is_called_without_what_only_the_first_one_knows(name: str, value: Any) -> None:
+    """Anthropic refuses a seed: found out in the outage that the fallback was for."""
+    params = {name: value, "temperature": 0.5, "reasoning_effort": "low"}
+    quiet = name in {"extra_headers", "api_base", "input_cost_per_token"}  # which are of one model anyway
+    with nullcontext() if quiet else pytest.warns(AgentWarning, match=f"'anthropic/third' is called without {name}, "):
+        agent = Agent(
+            name="a",
+            model="openai/first",
+            generate_params=params,
+            fallback_models=[
+                *("openai/second", "anthropic/third"),
+                Fallback(model="gemini/x", generate_params={"top_k": 1}),
+            ],
+        ).definition
+    assert agent.using(1).generate_params == params
+    assert agent.using(2).generate_params == {"temperature": 0.5, "reasoning_effort": "low"}
+    assert agent.using(3).generate_params == {"top_k": 1}
+    assert agent.changes_of_model("mistral/x")["generate_params"] == agent.using(2).generate_params
+    assert agent.lost_parameters("anthropic/third") == {name}
 
 
 @pytest.mark.parametrize("code", ["llm.schema_violation", "tool.timeout", "llm.auth_error"])
