@@ -15,13 +15,15 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
@@ -60,22 +62,33 @@ def bodies(size: int) -> Iterator[bytes]:
     yield b'{"agent":"writer","prompt":"go","context":%s}' % (b"]" * (size - 50))
 
 
-@dataclass
-class Health:
-    """How long ``/healthz`` took, in seconds."""
+def watch_health(base: str) -> None:
+    """Ask for ``/healthz`` again and again, on a connection each, until SIGTERM; print how long each took, in seconds.
 
-    taken: list[float] = field(default_factory=list)
+    It runs in a process of its own: the one that attacks is busier than the gateway.
+    """
+    taken: list[float] = []
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    while not stopped.wait(0.02):
+        began = time.monotonic()
+        httpx.get(f"{base}/healthz", timeout=30).raise_for_status()
+        taken.append(time.monotonic() - began)
+    sys.stdout.write(json.dumps(taken))
 
-    async def watch(self, base: str) -> None:
-        """Ask again and again, on a connection each."""
-        async with httpx.AsyncClient(
-            base_url=base, timeout=30, limits=httpx.Limits(max_keepalive_connections=0)
-        ) as http:
-            while True:
-                began = time.monotonic()
-                (await http.get("/healthz")).raise_for_status()
-                self.taken.append(time.monotonic() - began)
-                await asyncio.sleep(0.02)
+
+@asynccontextmanager
+async def health_watched(base: str) -> AsyncIterator[list[float]]:
+    """Seconds that ``/healthz`` took, which are there once the block has ended."""
+    taken: list[float] = []
+    command = (sys.executable, "-m", "benchmarks.siege", "--watch", base)
+    watcher = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        yield taken
+    finally:
+        watcher.terminate()
+        said, _ = await watcher.communicate()
+        taken += json.loads(said)
 
 
 @dataclass
@@ -109,14 +122,13 @@ class Fort:
         ]
         first = max(places.values()) * 1_000_000
         writing = [asyncio.create_task(write(self.store, session, RATE, 1e9, first)) for session in self.sessions]
-        health = Health()
-        watching = asyncio.create_task(health.watch(self.base))
         try:
-            yield
+            async with health_watched(self.base) as taken:
+                yield
         finally:
-            for task in (*writing, watching):
+            for task in writing:
                 task.cancel()
-            await asyncio.gather(*writing, watching, return_exceptions=True)
+            await asyncio.gather(*writing, return_exceptions=True)
             last = await self.store.last_seqs(self.sessions)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(30):
@@ -127,7 +139,7 @@ class Fort:
             await asyncio.gather(*tasks, return_exceptions=True)
         delays = [delay for each in seen for delay in each.delays]
         figures |= {
-            "healthz_ms": {"p50": round(median(health.taken) * 1000), "longest": round(max(health.taken) * 1000)},
+            "healthz_ms": {"p50": round(median(taken) * 1000), "longest": round(max(taken) * 1000)},
             "event_delay_ms": {"p50": round(median(delays)), "p99": round(quantiles(delays, n=100)[98])},
             "peak_mb": round(self.peak_mb()),
             "followers_with_gaps": sum(
@@ -273,7 +285,11 @@ def main() -> int:
     """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("phases", nargs="*", help="heavy, crowded; both if none is named")
+    parser.add_argument("--watch", metavar="ADDRESS", help="only watch the gateway there, until SIGTERM")
     given = parser.parse_args()
+    if given.watch:
+        watch_health(given.watch)
+        return 0
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
     os.environ.pop("PERDURE_GATEWAY_TOKENS", None)
