@@ -38,11 +38,14 @@ _TOO_MANY = re.compile(
     re.IGNORECASE,
 )
 _REASONING = re.compile(
-    r"reasoning_content|reasoning_details|thinking_blocks?|\b(thinking|reasoning|thought_signature)\b", re.IGNORECASE
+    r"reasoning_content|reasoning_details|thinking_blocks?|encrypted[ _]content"
+    r"|\b(thinking|reasoning|thought[ _]?signature)\b",
+    re.IGNORECASE,
 )
 _NOT_TAKEN = re.compile(
     r"unsupported|not supported|un(known|recognized|expected)|extra (fields|inputs)|not (permitted|allowed)|forbidden"
-    r"|additional propert|invalid.{0,5}signature|signature.{0,20}(invalid|not valid)|cannot be modified",
+    r"|additional propert|invalid.{0,5}(thought )?signature|signature.{0,20}(invalid|not valid)|cannot be modified"
+    r"|could not be (verified|decrypted|parsed)|corrupted|without its required",
     re.IGNORECASE,
 )
 

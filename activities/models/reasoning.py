@@ -1,6 +1,6 @@
 """Reasoning on its way back to the model that it came from.
 
-An answer's reasoning is kept as blocks, each with its ``model``. The types ``thinking`` and
+An answer's reasoning is kept as blocks, each with its ``model``, which alone gets them back. The types ``thinking`` and
 ``redacted_thinking`` are Anthropic's; the others are perdure's:
 
 - ``reasoning_content``: a text beside the content. Without it DeepSeek, Moonshot and Z.ai refuse a conversation with
@@ -126,8 +126,8 @@ def reasoning_of(definition: AgentDefinition, blocks: Sequence[Mapping[str, Json
 def with_reasoning(model: str, messages: list[WireMessage], address: str = "") -> list[WireMessage]:
     """The messages with reasoning in the fields of the model's provider.
 
-    Reasoning of another vendor's model, which answered before a fallback, is left out: its signature is not valid here.
-    So is that of another model, or of another address, where the address alone tells who answers.
+    That of another model, which answered before a fallback, is left out, and so is that of another address: its
+    signature may not be valid here.
     """
     return [_to_sent(model, message, address) if "reasoning" in message else message for message in messages]
 
@@ -159,9 +159,7 @@ def _to_sent(model: str, message: WireMessage, address: str) -> WireMessage:
 
 def _is_valid(kind: str, made_by: str, made_at: str, model: str, address: str) -> bool:
     """Whether a block that a model made at an address is valid for this model at this address."""
-    if made_at or address or kind == "reasoning_item":  # another model could not decrypt it
-        return (made_by, made_at) == (model, address) and kind in (_COMING_BACK if address else kinds_for(model))
-    return kind in kinds_for(model) and _vendor(made_by) == _vendor(model)
+    return (made_by, made_at) == (model, address) and kind in (_COMING_BACK if address else kinds_for(model))
 
 
 def _is_whole(item: object) -> bool:
@@ -193,16 +191,6 @@ def _sign(sent: WireMessage, block: Mapping[str, object], *, in_content: bool) -
         held: object = {"google": {"thought_signature": signature}} if in_content else {"thought_signature": signature}
         call = cast("JsonValue", {**_fields(calls[at]), field: held})
         sent["tool_calls"] = cast("JsonValue", [*calls[:at], call, *calls[at + 1 :]])
-
-
-def _vendor(model: str) -> str:
-    """The vendor of a model's reasoning. Claude's signatures are valid at every provider of Claude."""
-    provider, _, name = model.partition("/")
-    if provider == "openrouter":
-        return f"{provider}/{name.partition('/')[0]}"
-    if provider in _OF_CLAUDE and "claude" in name:
-        return "anthropic"
-    return "gemini" if provider in _OF_GEMINI else provider
 
 
 def _fields(value: object) -> dict[str, object]:

@@ -89,18 +89,15 @@ async def test_a_provider_gets_back_what_it_wants_and_no_other_field(name: str, 
         ("anthropic/claude-sonnet-4-5", "openai/gpt-5"),
         ("openrouter/anthropic/claude-sonnet-4.5", "openrouter/openai/gpt-5"),
         ("together_ai/some/model", "fireworks_ai/accounts/fireworks/models/m"),
+        ("anthropic/claude-sonnet-4-5", "anthropic/claude-opus-4-5"),
+        ("deepseek/deepseek-chat", "deepseek/deepseek-reasoner"),
+        ("openrouter/anthropic/claude-sonnet-4.5", "openrouter/anthropic/claude-opus-4.5"),
     ],
 )
-async def test_the_model_of_another_vendor_gets_none_of_it(first: str, second: str) -> None:
-    """Also where it speaks the same wire: a fallback."""
+async def test_another_model_gets_none_of_it(first: str, second: str) -> None:
+    """Also where it speaks the same wire, or is of the same vendor: a switch, a fallback."""
     message = await message_sent(first, second)
     assert not message.keys() & OURS
-
-
-async def test_another_model_of_the_same_vendor_gets_it_too() -> None:
-    """Anthropic refuses an answer with calls that lost its thinking."""
-    message = await message_sent("anthropic/claude-sonnet-4-5", "anthropic/claude-opus-4-5")
-    assert message["thinking_blocks"] == [SIGNED]
 
 
 async def test_reasoning_that_is_too_long_is_not_kept_at_all() -> None:
