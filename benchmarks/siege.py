@@ -126,8 +126,8 @@ class Fort:
             async with health_watched(self.base) as taken:
                 yield
         finally:
-            for task in writing:
-                task.cancel()
+            for writer in writing:
+                writer.cancel()
             await asyncio.gather(*writing, return_exceptions=True)
             last = await self.store.last_seqs(self.sessions)
             with contextlib.suppress(TimeoutError):

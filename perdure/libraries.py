@@ -1,8 +1,7 @@
 """Names of libraries that perdure replaces, or reads although they are private, and whether they are as it expects.
 
 A worker compares them before it starts, and a gateway those of uvicorn: a release that has renamed one would otherwise
-fail call by call, or guard nothing. What is replaced is httpx's and httpx2's ``send``, and how mcp reads messages;
-nothing of litellm is.
+fail call by call, or guard nothing. What is replaced is how mcp reads messages; nothing of litellm is.
 """
 
 import functools

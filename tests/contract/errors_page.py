@@ -53,7 +53,7 @@ HEADINGS = {
     "several kinds of refusals share (*none*: an error without a status). *Unknown model* is what a fallback goes by.",
     Evidence.WORDS: "What the provider writes, behind such a status, when it has no code for the failure or too wide "
     "a one.",
-    Evidence.STATUS: "The HTTP status of the reply, and what litellm raises for it on each wire.",
+    Evidence.STATUS: "The HTTP status of the reply, and the usual name of such an error.",
     Evidence.FAULT: "The class of an exception that code raised before any provider had answered, also under one of "
     "litellm's classes that says less. A library that fails at a reply is no fault: then the reply is odd.",
     Evidence.CAUSE: "The cause chain of a call that got no reply, the outermost first. *Not sent* means that the "

@@ -20,7 +20,9 @@ from perdure.libraries import (
 AGENTS = Path(__file__).parents[2] / "examples" / "demo" / "agent.py"
 
 RENAMED = {
-    "httpx.AsyncClient.send": "import httpx; del httpx.AsyncClient.send",
+    "aiohttp.client_proto.ResponseHandler.is_connected": (
+        "from aiohttp.client_proto import ResponseHandler; del ResponseHandler.is_connected"
+    ),
     "temporalio.bridge.proto.ActivityHeartbeat": "from temporalio.bridge import proto; del proto.ActivityHeartbeat",
 }
 
@@ -96,7 +98,7 @@ def test_a_change_that_a_call_would_meet_is_named(path: str, use: dict[str, Any]
 @pytest.mark.deep
 @pytest.mark.parametrize("name", RENAMED)
 def test_a_worker_that_cannot_work_ends_with_2(name: str) -> None:
-    """Planted: httpx without its send, which the guard replaces; and a name that a module could import."""
+    """Planted: a connection that does not say whether it is open, and a name that a module could import."""
     ran = subprocess.run(
         [sys.executable, "-c", WITH_A_RENAMED_NAME.format(renamed=RENAMED[name]), str(AGENTS)],
         capture_output=True,

@@ -187,7 +187,8 @@ async def test_everything_of_npm_behind_a_url(transport: str, tmp_path: Path) ->
         config = HttpServerConfig(name="all", url=f"http://127.0.0.1:{port}/{path}")
         async with worker_of(config, folder=tmp_path) as worker:
             await worker.open()
-            assert (await worker.call("all__echo", message="hi")).text == "Echo: hi"
+            answered = (await worker.call("all__echo", message="hi")).text
+            assert answered.partition("\n[MCP server 'all' has changed its list")[0] == "Echo: hi"
     finally:
         process.kill()
         process.wait()
