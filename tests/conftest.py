@@ -39,11 +39,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _forget_what_streams() -> "Iterator[None]":
+def _forget_what_was_learnt() -> "Iterator[None]":
     """Leave no test what a worker of an earlier one has learnt of a provider; nothing is imported for it."""
     yield
     if (limits := sys.modules.get("perdure.activities.models.limits")) is not None:
         limits.WHOLE_ONLY.clear()
+        limits.TOOL_LIMITS.clear()
+    if (forms := sys.modules.get("perdure.activities.models.forms")) is not None:
+        forms.FORMS.clear()
 
 
 @pytest.fixture(scope="session")

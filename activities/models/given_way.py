@@ -5,11 +5,12 @@ worker, or this one after a restart, learns it again at the cost of a refused ca
 """
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from perdure.activities.models.providers import PROVIDERS
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.files import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
@@ -56,6 +57,8 @@ class Given:
 
     Attributes:
         most: Most pictures and files of one call.
+        most_pictures: Most pictures of one call, as its provider says.
+        most_files: Most PDFs of one call, as its provider says.
         most_bytes: Largest sum of their bytes.
         refused: Artifacts that the provider has refused.
         taken: Artifacts that it has taken.
@@ -64,6 +67,8 @@ class Given:
     """
 
     most: int = MAX_PARTS
+    most_pictures: int = MAX_PARTS
+    most_files: int = MAX_PARTS
     most_bytes: int = MAX_ALL_BYTES
     refused: frozenset[str] = frozenset()
     taken: frozenset[str] = frozenset()
@@ -105,6 +110,21 @@ class Given:
         """With half of the longest text, which alone may be longer than the model's window."""
         longest = max((len(text) for message in sent if (text := _text_of(message))), default=0)
         return replace(self, most_characters=longest // 2) if longest >= 2 * LEAST_KEPT else None
+
+    def latest(self, parts: Sequence[FilePart]) -> frozenset[int]:
+        """The places of those of these parts that are shown: the latest ones, as far as the limits go."""
+        shown: set[int] = set()
+        size, kinds = 0, Counter[bool]()
+        for number, part in reversed([*enumerate(parts)]):
+            if part.artifact in self.refused:
+                continue
+            size += part.size
+            is_picture = is_image(part.media_type)
+            kinds[is_picture] += part.media_type != TEXT
+            has_room = kinds[is_picture] <= (self.most_pictures if is_picture else self.most_files)
+            if has_room and len(shown) < self.most and size <= self.most_bytes:
+                shown.add(number)
+        return frozenset(shown)
 
     def fitted(self, messages: list[WireMessage]) -> list[WireMessage]:
         """The messages with what gave way left out of them, but for pictures and files."""
@@ -165,8 +185,11 @@ class GivenWay:
     _kept: OrderedDict[tuple[str, str, str], Given] = field(default_factory=OrderedDict)
 
     def of(self, session: str, definition: AgentDefinition) -> Given:
-        """Limits of the session for this model."""
-        return self._kept.get(_key(session, definition), Given())
+        """Limits of the session for this model: those of its provider, and what its refusals have taught."""
+        if (kept := self._kept.get(_key(session, definition))) is not None:
+            return kept
+        row = PROVIDERS.get(definition.model.partition("/")[0])
+        return Given() if row is None else Given(most_pictures=row.most_pictures, most_files=row.most_files)
 
     def keep(self, session: str, definition: AgentDefinition, given: Given) -> None:
         """Remember it for the session's next calls."""

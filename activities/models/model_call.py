@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -23,8 +24,10 @@ from perdure.activities.faults import MISTAKES
 from perdure.activities.models import provider_door, provider_requests, providers
 from perdure.activities.models.estimates import fill_counts, usage_of
 from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
+from perdure.activities.models.failures import facts_of
+from perdure.activities.models.forms import FORMS, Form, Learnt, refuses_streams
 from perdure.activities.models.keys import MissingKeyError, require_key
-from perdure.activities.models.limits import FORMS, TOOL_LIMITS, WHOLE_ONLY, Form
+from perdure.activities.models.limits import TOOL_LIMITS, WHOLE_ONLY
 from perdure.activities.models.provider_http import stand_in
 from perdure.activities.models.provider_messages import as_sent
 from perdure.activities.models.provider_reading import show_answer
@@ -180,6 +183,8 @@ def _enforced(definition: AgentDefinition) -> tuple[JsonValue, bool] | None:
     schema, known = definition.output_schema, facts_about(definition.model)
     if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
         return None
+    if Form.SCHEMA_IN_PROMPT in FORMS.of(definition).forms:
+        return None
     if definition.tools and mode_of(definition) != "api":  # a call in text would not fit the schema
         return None
     prefix, _, name = definition.model.partition("/")
@@ -225,8 +230,8 @@ async def complete(
 
     With ``most_tokens``, the answer has no more, and one that was cut off there is accepted. With ``shown``, the
     provider is asked for a stream, unless it is known to have none, and the pieces are shown as they come. If the
-    provider refuses the number of tools, the call is made again at once with the tools in the system prompt, and if
-    it asks for another form of ids or of the bound, with that; later calls of this worker begin so.
+    provider refuses tools, or so many, the call is made again at once with the tools in the system prompt, and if it
+    refuses what perdure has added, in the form that it asks for; later calls of this worker begin so.
 
     Raises:
         MissingKeyError: No key is set for the provider.
@@ -244,12 +249,40 @@ async def complete(
     while True:
         in_text = chooses and TOOL_LIMITS.are_exceeded(definition)
         asked = _with_text_tools(definition, messages) if in_text else (definition, messages)
+        added, streams = _added(definition, most_tokens, shown), shown is not None and not WHOLE_ONLY.has(definition)
         try:
             return await _call_once(*asked, most_tokens, shown)
         except Exception as error:
-            learns = chooses and not in_text and TOOL_LIMITS.learn(definition, error)
-            if not learns and not FORMS.learn(definition, error, has_ceiling=most_tokens is not None):
+            facts = facts_of(error, datetime.now(UTC))
+            if FORMS.learn(definition, facts, added, _bound_added(definition, most_tokens)):
+                if Form.SCHEMA_IN_PROMPT in added and _enforced(definition) is None:
+                    messages = _with_system(definition, messages)
+            elif streams and refuses_streams(facts):
+                WHOLE_ONLY.add(definition, error)
+            elif not (chooses and not in_text and TOOL_LIMITS.learn(definition, facts)):
                 raise
+
+
+def _added(definition: AgentDefinition, most_tokens: int | None, shown: Shown | None) -> frozenset[Form]:
+    """The forms in whose place perdure itself puts something into this call."""
+    params = definition.generate_params
+    own = {
+        Form.COMPLETION_CEILING: most_tokens is not None,
+        Form.SCHEMA_IN_PROMPT: _enforced(definition) is not None,
+        Form.NO_CHOICE: params.get("tool_choice") == "none",
+        Form.OTHER_THINKING: "reasoning_effort" in params and "thinking" not in params,
+        Form.NO_MARKS: definition.cache != "off",
+        Form.NO_USAGE: shown is not None and "stream_options" not in params,
+    }
+    return frozenset(form for form in Form if own.get(form, True))
+
+
+def _bound_added(definition: AgentDefinition, most_tokens: int | None) -> int | None:
+    """The bound of an answer in tokens that perdure has added; None of one that is the author's, or without any."""
+    params = definition.generate_params
+    if most_tokens is not None or params.keys() & {"max_tokens", "max_completion_tokens"}:
+        return most_tokens
+    return provider_requests.bound_of(definition.model, has_effort="reasoning_effort" in params)
 
 
 def _with_text_tools(
@@ -257,16 +290,31 @@ def _with_text_tools(
 ) -> tuple[AgentDefinition, list[WireMessage]]:
     """The same call with the tools in the system prompt."""
     changed = replace(definition, tool_mode=IN_TEXT)
-    return changed, [*system_prompt(changed), *(message for message in messages if message.get("role") != "system")]
+    return changed, _with_system(changed, messages)
+
+
+def _with_system(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
+    """The conversation with the system prompt that the definition has now."""
+    return [*system_prompt(definition), *(message for message in messages if message.get("role") != "system")]
+
+
+def _without_choice(definition: AgentDefinition) -> AgentDefinition:
+    """The definition of a call for a text, without tools in place of a choice."""
+    params = {name: value for name, value in definition.generate_params.items() if name != "tool_choice"}
+    return replace(definition, tools=(), generate_params=params)
 
 
 async def _call_once(
     definition: AgentDefinition, messages: list[WireMessage], most_tokens: int | None, shown: Shown | None
 ) -> Answer:
+    learnt = FORMS.of(definition)
+    if Form.NO_CHOICE in learnt.forms and definition.generate_params.get("tool_choice") == "none":
+        definition = _without_choice(definition)
     mode = mode_of(definition)
     with guard_assembly():
         tools = ShownTools(definition.tools if mode == "api" else ())
-        arguments = {**_arguments(definition, mode, messages, tools), **_bound(definition, most_tokens)}
+        bound = _bound(definition, most_tokens, learnt)
+        arguments = {**_arguments(definition, mode, messages, tools), **bound}
     if shown is not None and WHOLE_ONLY.has(definition):
         shown = None
     try:
@@ -299,10 +347,12 @@ async def _ask(
     reach = {} if instead is None else {"api_base": NOWHERE, "api_key": "sk-stand-in"}
     asked, streams = {**arguments, **reach}, shown is not None
     with guard_assembly():
-        request = provider_requests.prepare(asked, streams=streams)
+        learnt = FORMS.of(definition)
+        request = provider_requests.prepare(asked, streams=streams, learnt=learnt)
         if instead is not None and (request is None or request.wire not in {CHAT, MESSAGES}):  # it has no other
             of_chat = {name: asked[name] for name in _OF_CHAT & asked.keys()}
-            request = provider_requests.prepare({**of_chat, "model": "custom_openai/any"}, streams=streams)
+            in_chat = {**of_chat, "model": "custom_openai/any"}
+            request = provider_requests.prepare(in_chat, streams=streams, learnt=learnt)
     if request is not None:
         return await provider_door.send(request, shown, SILENCE_SECONDS)
     return show_answer(await (await load_litellm()).complete(asked), shown)
@@ -316,7 +366,7 @@ def _arguments(
     declared = tools.declarations()
     own: dict[str, Any] = {
         "model": definition.model,
-        "messages": as_sent(definition, sent, has_short_ids=FORMS.has(definition, Form.SHORT_IDS)),
+        "messages": as_sent(definition, sent, FORMS.of(definition).forms),
         "timeout": SILENCE_SECONDS,
         "num_retries": 0,
         "max_retries": 0,
@@ -332,12 +382,12 @@ def _arguments(
     return {**given, **own}
 
 
-def _bound(definition: AgentDefinition, most_tokens: int | None) -> dict[str, Any]:
+def _bound(definition: AgentDefinition, most_tokens: int | None, learnt: Learnt) -> dict[str, Any]:
     """The argument that bounds an answer, by the name that the agent's settings have or its model has asked for."""
     if most_tokens is None:
         return {}
-    is_new = "max_completion_tokens" in definition.generate_params or FORMS.has(definition, Form.COMPLETION_CEILING)
-    return {"max_completion_tokens" if is_new else "max_tokens": most_tokens}
+    is_new = "max_completion_tokens" in definition.generate_params or Form.COMPLETION_CEILING in learnt.forms
+    return {"max_completion_tokens" if is_new else "max_tokens": learnt.fitted(most_tokens)}
 
 
 def _with_price(

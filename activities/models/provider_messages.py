@@ -13,19 +13,25 @@ All this changes only what is sent, and nothing that is stored or recorded.
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
 from perdure.activities.models.blank_texts import without_blanks
+from perdure.activities.models.forms import Form
 from perdure.activities.models.given_way import Given
-from perdure.activities.models.reasoning import address_of, with_reasoning
+from perdure.activities.models.reasoning import (
+    address_of,
+    wants_reasoning,
+    with_empty_reasoning,
+    with_reasoning,
+)
 from perdure.activities.store_access import store_failures
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.files import PDF, TEXT, FilePart, is_image
 from perdure.contracts.retention import Retention
 from perdure.contracts.values import JsonValue
-from perdure.llm.call_ids import LONGEST, needs_short_ids, with_short_ids
+from perdure.llm.mistral import LONGEST, alternating, is_of_mistral, with_short_ids
 from perdure.llm.openai_format import WireMessage
 from perdure.store import NotFoundError, Store
 from perdure.store.records import Artifact
@@ -37,13 +43,39 @@ _MARK: JsonValue = {"type": "ephemeral"}
 
 
 def as_sent(
-    definition: AgentDefinition, messages: list[WireMessage], *, has_short_ids: bool = False
+    definition: AgentDefinition, messages: list[WireMessage], forms: Collection[Form] = ()
 ) -> list[WireMessage]:
-    """The messages as the agent's model takes them; files have their data already."""
+    """The messages as the agent's model takes them, in the forms that it has asked for; files have their data."""
     model = definition.model
-    reasoned = with_reasoning(model, messages, address_of(model, definition.generate_params))
-    sent = add_cache_marks(definition, without_blanks(with_content(model, reasoned)))
-    return with_short_ids(sent, longest=0 if has_short_ids or needs_short_ids(model) else LONGEST)
+    sent = with_reasoning(model, messages, address_of(model, definition.generate_params))
+    if Form.EMPTY_REASONING in forms or wants_reasoning(model):
+        sent = with_empty_reasoning(sent)
+    sent = without_blanks(with_content(model, sent))
+    if Form.SYSTEM_IN_USER in forms:
+        sent = with_system_in_user(sent)
+    if Form.ALTERNATING in forms or is_of_mistral(model):
+        sent = alternating(sent)
+    if Form.NO_MARKS not in forms:
+        sent = add_cache_marks(definition, sent)
+    return with_short_ids(sent, longest=0 if Form.SHORT_IDS in forms or is_of_mistral(model) else LONGEST)
+
+
+def with_system_in_user(messages: list[WireMessage]) -> list[WireMessage]:
+    """The messages with the system prompt at the beginning of the user's first one."""
+    system: list[JsonValue] = [
+        block for message in messages if message.get("role") == "system" for block in _blocks_of(message)
+    ]
+    others = [message for message in messages if message.get("role") != "system"]
+    if not system:
+        return others
+    first, rest = (others[:1], others[1:]) if others and others[0].get("role") == "user" else ([], others)
+    said = [block for message in first for block in _blocks_of(message)]
+    return [{"role": "user", "content": _join_blocks([*system, *said])}, *rest]
+
+
+def _blocks_of(message: WireMessage) -> list[JsonValue]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [_text(message)]
 
 
 def add_cache_marks(definition: AgentDefinition, messages: list[WireMessage]) -> list[WireMessage]:
@@ -162,15 +194,10 @@ class Contents:
         gone = _why_gone(retention)
         if not any("parts" in message for message in messages):
             return messages
-        shown: set[int] = set()
-        size = 0
         parts = [part for message in messages for part in _parts_of(message)]
-        for number, part in reversed([*enumerate(parts)]):
-            if not takes(facts, part.media_type) or part.artifact in given.refused:
-                continue
-            size += part.size
-            if len(shown) < given.most and size <= given.most_bytes:
-                shown.add(number)
+        taken = [number for number, part in enumerate(parts) if takes(facts, part.media_type)]
+        latest = given.latest([parts[number] for number in taken])
+        shown = {number for place, number in enumerate(taken) if place in latest}
         numbers = iter(range(len(parts)))
         return [
             {

@@ -22,6 +22,7 @@ from perdure.activities.models.encoders import (
     responses,
 )
 from perdure.activities.models.facts import facts_about
+from perdure.activities.models.forms import Form, Learnt
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.providers import Provider
 from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, OLLAMA, RESPONSES, Wire
@@ -83,10 +84,11 @@ class Request:
         return replace(self, url=url, headers={**self.headers, **headers})
 
 
-def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
+def prepare(arguments: Mapping[str, Any], *, streams: bool, learnt: Learnt = Learnt()) -> Request | None:  # noqa: B008
     """The request of a call, by its arguments under litellm's names; None if only litellm knows the model.
 
-    A setting that no wire has another name for goes into the body as it is: the provider says what it takes.
+    A setting that no wire has another name for goes into the body as it is: the provider says what it takes. What
+    perdure adds has the forms that the model has asked for, as its worker has ``learnt`` them.
 
     Raises:
         UnknownSettingError: It has a setting of litellm's.
@@ -98,7 +100,7 @@ def prepare(arguments: Mapping[str, Any], *, streams: bool) -> Request | None:
     if foreign := sorted(_OF_LITELLM & arguments.keys() - provider.own):
         msg = f"{' and '.join(foreign)}: a setting of litellm's, without which {prefix} is called; leave it out"
         raise UnknownSettingError(msg)
-    asked = _asked(provider, name, arguments, streams=streams)
+    asked = _asked(provider, name, arguments, learnt, streams=streams)
     call = _Call(provider, name, arguments, provider.address_of(arguments), provider.key_of(arguments), asked)
     request = _WRITERS.get(prefix, _write_chat)(call)
     if request is None:
@@ -130,7 +132,7 @@ def _bearer(key: str) -> Mapping[str, str]:
 def _write_chat(call: _Call) -> Request | None:
     if not call.address:  # litellm knows what is missing
         return None
-    body = chat.encode(call.asked, asks_for_usage=call.provider.asks_for_usage)
+    body = chat.encode(call.asked)
     return Request(f"{call.address}/chat/completions", _bearer(call.key), body)
 
 
@@ -221,8 +223,32 @@ _WRITERS: Mapping[str, Callable[[_Call], Request | None]] = {
 """Writers of the requests that are no plain chat completions, by the prefix of a model's name."""
 
 
-def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, streams: bool) -> Asked:
-    facts = facts_about(str(arguments["model"]))
+def longest_answer_of(model: str) -> int:
+    """Longest answer of a model in tokens, as a wire is asked for that wants one with each request."""
+    return facts_about(model).get("max_output_tokens") or MOST_TOKENS
+
+
+def bound_of(model: str, *, has_effort: bool) -> int | None:
+    """The bound that a request gets whose author sets none, in tokens; None of a wire that wants none."""
+    prefix, _, name = model.partition("/")
+    wants = prefix == "anthropic" or (
+        "claude" in name and (prefix == "vertex_ai" or (prefix == "bedrock" and has_effort))
+    )
+    return longest_answer_of(model) if wants else None
+
+
+def _thinks_as_needed(model: str, learnt: Learnt) -> bool:
+    """Whether a model of Anthropic's decides itself how much it thinks."""
+    facts, name = facts_about(model), model.partition("/")[2]
+    if "supports_adaptive_thinking" in facts:
+        does = facts["supports_adaptive_thinking"] is True
+    else:
+        does = _version_of_claude(name) >= _THINKS_AS_NEEDED
+    return does is not (Form.OTHER_THINKING in learnt.forms)
+
+
+def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], learnt: Learnt, *, streams: bool) -> Asked:
+    model = str(arguments["model"])
     given = {name: value for name, value in arguments.items() if name not in _NO_SETTINGS | provider.own}
     settings = {provider.renamed.get(name, name): value for name, value in given.items()}
     settings.pop("", None)
@@ -238,11 +264,11 @@ def _asked(provider: Provider, name: str, arguments: Mapping[str, Any], *, strea
         tools=arguments.get("tools") or (),
         output=arguments.get("response_format"),
         settings=settings,
-        most_tokens=facts.get("max_output_tokens") or MOST_TOKENS,
-        thinks_as_needed=facts["supports_adaptive_thinking"] is True
-        if "supports_adaptive_thinking" in facts
-        else _version_of_claude(name) >= _THINKS_AS_NEEDED,
+        most_tokens=learnt.fitted(longest_answer_of(model)),
+        thinks_as_needed=_thinks_as_needed(model, learnt),
         streams=streams,
+        asks_for_usage=provider.asks_for_usage and Form.NO_USAGE not in learnt.forms,
+        encrypts=Form.NO_ENCRYPTED not in learnt.forms,
     )
 
 

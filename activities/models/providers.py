@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from perdure.contracts.files import MAX_PARTS
+
 
 @dataclass(frozen=True)
 class Provider:
@@ -30,6 +32,8 @@ class Provider:
         own: Settings that only it has, of where its calls go.
         tokens: Variables of a token, or of whoever gives one, that do in place of a key.
         needs: Variables that each call needs which says nothing of its own.
+        most_pictures: Most pictures of a request.
+        most_files: Most PDFs of a request.
     """
 
     address: str
@@ -45,6 +49,8 @@ class Provider:
     own: frozenset[str] = frozenset()
     tokens: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    most_pictures: int = MAX_PARTS
+    most_files: int = MAX_PARTS
 
     def address_of(self, settings: Mapping[str, Any]) -> str:
         """The address of a call; empty if nobody has said it."""
@@ -109,6 +115,7 @@ GEMINI = Provider(
 
 BEDROCK = Provider(
     "",
+    most_files=5,
     renamed={"user": ""},
     schemas="native",
     own=frozenset(
@@ -159,7 +166,7 @@ PROVIDERS: Mapping[str, Provider] = {
         model_prefix="accounts/fireworks/models/",
     ),
     "gemini": GEMINI,
-    "groq": _compatible("GROQ", "https://api.groq.com/openai/v1", renamed=_OLD_CEILING),
+    "groq": _compatible("GROQ", "https://api.groq.com/openai/v1", renamed=_OLD_CEILING, most_pictures=5),
     "hosted_vllm": _compatible("HOSTED_VLLM", ""),
     "hyperbolic": _compatible("HYPERBOLIC", "https://api.hyperbolic.xyz/v1", asks_for_usage=False),
     "litellm_proxy": _compatible("LITELLM_PROXY", ""),
@@ -171,6 +178,7 @@ PROVIDERS: Mapping[str, Provider] = {
         renamed={**_OLD_CEILING, "seed": "random_seed", "user": ""},
         required="any",
         asks_for_usage=False,
+        most_pictures=8,
     ),
     "moonshot": _compatible("MOONSHOT", "https://api.moonshot.ai/v1", renamed=_OLD_CEILING),
     "nebius": _compatible("NEBIUS", "https://api.studio.nebius.ai/v1", renamed=_OLD_CEILING),

@@ -18,6 +18,7 @@ Nothing else is sent back, because a provider refuses a whole conversation for a
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -155,6 +156,24 @@ def _to_sent(model: str, message: WireMessage, address: str) -> WireMessage:
     if not any(_list(sent.get(PLACES))):
         sent.pop(PLACES, None)
     return sent
+
+
+_WANTS_REASONING = re.compile(r"deepseek/.*(reasoner|v[4-9])")
+
+
+def wants_reasoning(model: str) -> bool:
+    """Whether the model refuses an answer in a conversation that has no reasoning, also another model's.
+
+    Source: DeepSeek's page on its thinking mode; an empty text is taken.
+    """
+    return _WANTS_REASONING.match(model) is not None
+
+
+def with_empty_reasoning(messages: list[WireMessage]) -> list[WireMessage]:
+    """The messages with an empty ``reasoning_content`` in each answer that has none."""
+    return [
+        {"reasoning_content": "", **message} if message.get("role") == "assistant" else message for message in messages
+    ]
 
 
 def _is_valid(kind: str, made_by: str, made_at: str, model: str, address: str) -> bool:

@@ -1,10 +1,13 @@
-"""Ids of tool calls in the form that every provider takes: nine letters and digits.
+"""Conversations as Mistral's models want them: ids of calls of nine letters and digits, and roles in turn.
 
-Mistral's API, and its tokenizer in vLLM, refuse any other, and OpenAI's API those of more than 40 characters. The log
+Mistral's API, and its tokenizer in vLLM, refuse other ids, and OpenAI's API those of more than 40 characters. The log
 keeps perdure's own ids; these are made of them when a request is built, always the same for the same call, so that a
-provider finds the conversation in its cache.
+provider finds the conversation in its cache. A user's message follows an answer: neither the results of tools nor
+another message of the user's. Other models ask for either form by a refusal.
 
 Source: mistral-common 1.13, ``validator.py``: "Tool call id was … but must be a-z, A-Z, 0-9, with a length of 9."
+"Unexpected role 'user' after role 'tool'": NousResearch/hermes-agent#20154, zed-industries/zed#31736. "Conversation
+roles must alternate": charmbracelet/crush#279.
 """
 
 import hashlib
@@ -25,7 +28,7 @@ _ALPHABET = string.digits + string.ascii_letters
 _FAMILY = re.compile(r"mistral|mixtral|ministral|magistral|mathstral|codestral|devstral|pixtral|voxtral", re.IGNORECASE)
 
 
-def needs_short_ids(model: str) -> bool:
+def is_of_mistral(model: str) -> bool:
     """Whether the model is one of Mistral's by its name, wherever it is served."""
     return _FAMILY.search(model) is not None
 
@@ -73,3 +76,31 @@ def _with_ids(message: WireMessage, ids: _ShortIds) -> WireMessage:
             {**call, "id": ids.of(str(call["id"]))} for call in cast("list[dict[str, JsonValue]]", calls)
         ]
     return changed
+
+
+NOTED = "Noted."
+"""Text of the assistant's message between the results of tools and a message of the user."""
+
+
+def alternating(messages: Sequence[WireMessage]) -> list[WireMessage]:
+    """The messages with an answer between results and a user, and messages of the user in a row as one."""
+    sent: list[WireMessage] = []
+    for message in messages:
+        role, before = message.get("role"), sent[-1].get("role") if sent else None
+        if role == "user" and before == "tool":
+            sent.append({"role": "assistant", "content": NOTED})
+        if role == "user" and before == "user":
+            sent[-1] = {**sent[-1], "content": _joined(sent[-1].get("content"), message.get("content"))}
+        else:
+            sent.append(message)
+    return sent
+
+
+def _joined(first: JsonValue, second: JsonValue) -> JsonValue:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_blocks(first), *_blocks(second)]
+
+
+def _blocks(content: JsonValue) -> list[JsonValue]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]

@@ -10,6 +10,7 @@ import aiohttp
 import httpx
 
 from perdure.activities.models.attempt import DeadlineExceededError
+from perdure.activities.models.forms import FORMS
 from perdure.activities.models.provider_http import StandIn
 from perdure.activities.models.provider_requests import prepare
 from perdure.contracts.agents import AgentDefinition
@@ -61,7 +62,7 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
             return None
         fields = {key: value for key, value in arguments.items() if key not in _UNSENT}
         body: dict[str, JsonValue] = {**fields, "model": name, "messages": [*sent]}
-        refusal = _refusal(model, provider, arguments, body)
+        refusal = _refusal(model, definition, arguments, body)
         if refusal is not None:
             _refused.set(model.refuse_at_once(request, body, refusal))
             return None
@@ -93,13 +94,14 @@ def stand_in_of(model: ScriptedProvider, clock: Clock) -> StandIn:
 
 
 def _refusal(
-    model: ScriptedProvider, provider: str, arguments: Mapping[str, Any], body: Mapping[str, JsonValue]
+    model: ScriptedProvider, definition: AgentDefinition, arguments: Mapping[str, Any], body: Mapping[str, JsonValue]
 ) -> Refusal | None:
     """The refusal of a call, judged as perdure sends it; a call that litellm would send is judged as it is given."""
     if model.plays is None:
         return None
+    provider = definition.model.partition("/")[0]
     keys = _KEYS_OF_BEDROCK if provider == "bedrock" else _KEYS
-    request = prepare({**keys, **arguments}, streams=False)
+    request = prepare({**keys, **arguments}, streams=False, learnt=FORMS.of(definition))
     if request is None:
         return rulebook("chat").refuse(body)
     name, asked = rules_at(request.url, provider_of(provider))

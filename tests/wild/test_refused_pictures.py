@@ -175,3 +175,26 @@ async def test_a_refusal_without_pictures_is_asked_once(run: Run) -> None:
     result = await run(seer(), always=faults.error(400, "unknown image"))
     assert (result["reason_code"], len(run.requests)) == ("llm.request_error", 1)
     assert "perdure resume" in result["error"]
+
+
+@pytest.mark.parametrize(
+    ("model", "content", "most"),
+    [
+        ("bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0", [File(f"{n}.pdf", pdf_of(n)) for n in range(1, 8)], 5),
+        ("mistral/mistral-large-latest", [Image(png_of(mark=b"%d" % n)) for n in range(12)], 8),
+        ("groq/llama-4-scout", [Image(png_of(mark=b"%d" % n)) for n in range(12)], 5),
+    ],
+    ids=["Bedrock's files", "Mistral's pictures", "Groq's pictures"],
+)
+async def test_the_latest_are_shown_as_far_as_the_provider_takes_them(
+    run: Run, model: str, content: list[Any], most: int
+) -> None:
+    """Nothing is refused for it, not even once, and the model reads a line in place of each of the others."""
+    agent = Agent(name="seer", model=model)
+    for prompt in ("Look.", "Again."):
+        result = await run(agent, script=lambda _: say("done"), prompt=[prompt, *content])
+        assert (result["stop_reason"], len(run.last.requests)) == ("finished", 1), result["error"]
+        last = run.requests[-1]
+        assert last.refusal is None
+        assert len(data_in(last.request)) == most
+    assert str(run.requests[-1].request.messages).count("too many came after it") == 2 * len(content) - most

@@ -26,6 +26,8 @@ class Asked:
         most_tokens: Longest answer of the model, for wires that want one with each request.
         thinks_as_needed: Whether a model of Anthropic's decides itself how much it thinks.
         streams: Whether the answer is to come as a stream.
+        asks_for_usage: Whether a stream of chat completions is asked for its usage.
+        encrypts: Whether a reasoning model of Responses is asked for its encrypted reasoning.
     """
 
     model: str
@@ -36,6 +38,8 @@ class Asked:
     most_tokens: int = 0
     thinks_as_needed: bool = False
     streams: bool = False
+    asks_for_usage: bool = True
+    encrypts: bool = True
 
 
 _DATA = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>.*)", re.DOTALL)

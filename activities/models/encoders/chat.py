@@ -15,7 +15,7 @@ OF_TOOLS = frozenset({"tool_choice", "parallel_tool_calls"})
 """Settings that OpenAI and vLLM refuse in a request without tools."""
 
 
-def encode(asked: Asked, *, asks_for_usage: bool = True) -> Object:
+def encode(asked: Asked) -> Object:
     """The body of a request.
 
     OpenAI's models that reason refuse ``max_tokens``. Source: OpenAI's reference of chat completions.
@@ -34,7 +34,7 @@ def encode(asked: Asked, *, asks_for_usage: bool = True) -> Object:
         body["response_format"] = asked.output
     if asked.streams:
         body["stream"] = True
-    if asked.streams and asks_for_usage:
+    if asked.streams and asked.asks_for_usage:
         body["stream_options"] = {"include_usage": True}
     return body
 

@@ -35,7 +35,7 @@ def encode(asked: Asked) -> Object:
         body["instructions"] = "\n\n".join(map(_text_of, system))
     if asked.tools:
         body["tools"] = [_tool(to_object(tool.get("function"))) for tool in asked.tools]
-    if REASONS.match(asked.model):  # it refuses to encrypt the reasoning of one that does not
+    if asked.encrypts and REASONS.match(asked.model):  # it refuses to encrypt the reasoning of one that does not
         body["include"] = [_ENCRYPTED]
     if asked.streams:
         body["stream"] = True

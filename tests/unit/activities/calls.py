@@ -51,12 +51,12 @@ def take(way: Way, environment: pytest.MonkeyPatch) -> None:
 
 
 def agent_of(way: Way, address: str) -> AgentDefinition:
-    """An agent whose calls go this way, to this address."""
+    """An agent whose calls go this way, to this address. It sets the bound of an answer itself: no other is tried."""
     anthropic = way.speaks_anthropic
     return AgentDefinition(
         name="tester",
         model=f"{'anthropic' if anthropic else 'openai'}/scripted",
-        generate_params={"api_base": address if anthropic else f"{address}/v1"},
+        generate_params={"api_base": address if anthropic else f"{address}/v1", "max_tokens": 1_000},
     )
 
 

@@ -97,7 +97,7 @@ async def test_a_provider_gets_back_what_it_wants_and_no_other_field(name: str, 
 async def test_another_model_gets_none_of_it(first: str, second: str) -> None:
     """Also where it speaks the same wire, or is of the same vendor: a switch, a fallback."""
     message = await message_sent(first, second)
-    assert not message.keys() & OURS
+    assert not any(message.get(field) for field in OURS)  # DeepSeek refuses an answer without the field
 
 
 async def test_reasoning_that_is_too_long_is_not_kept_at_all() -> None:

@@ -1,14 +1,16 @@
-"""Ids of calls as Mistral takes them: nine letters and digits, one for one, and the same in every request."""
+"""Conversations as Mistral takes them: ids of nine letters and digits, one for one, and roles in turn."""
 
+import itertools
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.contracts.values import JsonValue
-from perdure.llm import call_ids
-from perdure.llm.call_ids import needs_short_ids, with_short_ids
+from perdure.llm import mistral
+from perdure.llm.mistral import NOTED, alternating, is_of_mistral, with_short_ids
 from perdure.llm.openai_format import WireMessage
 
 IDS = st.lists(st.text(min_size=1, max_size=80), min_size=1, max_size=30, unique=True)
@@ -49,7 +51,7 @@ def test_a_later_request_begins_as_the_one_before(ids: list[str]) -> None:
 
 
 def test_ids_that_would_be_the_same_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_ids, "_digest", lambda text: "a" * (9 - text.count("#")) + "b" * text.count("#"))
+    monkeypatch.setattr(mistral, "_digest", lambda text: "a" * (9 - text.count("#")) + "b" * text.count("#"))
     assert short(with_short_ids(conversation("x", "y", "z"))) == ["aaaaaaaaa", "aaaaaaaab", "aaaaaaabb"]
 
 
@@ -76,4 +78,38 @@ def test_a_request_without_calls_stays_as_it_is() -> None:
     ],
 )
 def test_whose_models_these_are(model: str, *, needs: bool) -> None:
-    assert needs_short_ids(model) == needs
+    assert is_of_mistral(model) == needs
+
+
+TEXT: Any = {"type": "text", "text": "a"}
+PICTURE: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+
+
+def said(role: str, content: Any = "x") -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([said("tool"), said("user", "b")], [said("tool"), said("assistant", NOTED), said("user", "b")]),
+        ([said("user", "a"), said("user", "b")], [said("user", "a\n\nb")]),
+        ([said("user", "a"), said("user", [PICTURE])], [said("user", [TEXT, PICTURE])]),
+        ([said("user", [PICTURE]), said("user", "a")], [said("user", [PICTURE, TEXT])]),
+        ([said("tool"), said("tool"), said("assistant")], [said("tool"), said("tool"), said("assistant")]),
+        ([said("system"), said("user")], [said("system"), said("user")]),
+    ],
+)
+def test_a_user_follows_an_answer(before: Any, after: Any) -> None:
+    assert alternating(before) == after
+
+
+@given(st.lists(st.sampled_from(["user", "assistant", "tool"])))
+def test_no_user_follows_a_tool_or_a_user_and_nothing_is_lost(roles: list[str]) -> None:
+    messages = [said(role, str(number)) for number, role in enumerate(roles)]
+    sent: list[Any] = list(alternating(messages))
+    pairs = [(first["role"], second["role"]) for first, second in itertools.pairwise(sent)]
+    assert not {("tool", "user"), ("user", "user")} & {*pairs}
+    told = [part for message in sent if message["content"] != NOTED for part in message["content"].split("\n\n")]
+    assert told == [message["content"] for message in messages]
+    assert alternating(sent) == sent
