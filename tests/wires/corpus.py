@@ -14,8 +14,12 @@ from typing import Any
 
 Json = Any
 
-SEPARATORS = "Pay Ada\u2028and\u2029Bob\x85now\x0b.\x1c\x1d"
+SEPARATORS = "Pay Ada\u2028and\u2029Bob\x85now\x0b\x0c.\x1c\x1d\x1e"
 """Characters at which ``str.splitlines`` splits, and an event stream does not."""
+
+
+SEPARATORS_IN_JSON = json.dumps(SEPARATORS, ensure_ascii=False)[1:-1]
+"""The same within a JSON text; only those below a space are escaped."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,12 @@ def _chat() -> Iterable[Sample]:
         "text in pieces", chunks({"role": "assistant", "content": ""}, {"content": "The "}, {"content": "answer."})
     )
     yield text("separators of lines", chunks(*({"content": part} for part in SEPARATORS)), SEPARATORS)
+    yield pay(
+        "separators of lines in arguments",
+        piece(0, "c1", "pay", ""),
+        *(piece(0, ..., ..., part) for part in ('{"to": "', *SEPARATORS_IN_JSON, '"}')),
+        calls=(("pay", {"to": SEPARATORS}),),
+    )
     yield text("CRLF", chunks({"content": "The "}, {"content": "answer."}, end="\r\n"))
     yield text("CR", chunks({"content": "The "}, {"content": "answer."}, end="\r"))
     yield text("a byte order mark", (b"\xef\xbb\xbf", *chunks({"content": "The answer."})))
@@ -509,6 +519,14 @@ def _messages() -> Iterable[Sample]:
         message({"type": "text", "text": SEPARATORS}),
         blocks(said(*SEPARATORS)),
         text=SEPARATORS,
+    )
+    yield Sample(
+        "separators of lines in arguments",
+        claude,
+        message({"type": "tool_use", "id": "t1", "name": "pay", "input": {"to": SEPARATORS}}, stop="tool_use"),
+        blocks(used("pay", '{"to": "', *SEPARATORS_IN_JSON, '"}'), stop="tool_use"),
+        calls=(("pay", {"to": SEPARATORS}),),
+        finish="tool_calls",
     )
     yield Sample(
         "text and a call",
