@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel
 
 from perdure import Agent, Toolset, hook, tool, tool_method
 from perdure.agents.tool import Tool
+from perdure.contracts.conditions import StepCount
 from perdure.contracts.values import JsonValue
 from perdure.testing import call, say
 from tests.memory import Run
@@ -228,3 +229,55 @@ async def test_of_a_tool_it_is_an_error_result_of_one_run(run: Run, kind: str, f
         assert first["error"]["type"] in names_of(kind)
         if kind in {"UnprintableError", "UnprintableOutcome"}:
             assert first["error"]["message"] == "no message"
+
+
+@each
+async def test_of_a_toolset_that_is_left_it_costs_nothing(run: Run, kind: str) -> None:
+    """S-25: the body has run, and its result is the one that it returned."""
+    runs: list[str] = []
+
+    class Desk(Toolset):
+        @contextlib.asynccontextmanager
+        async def lifespan(self) -> AsyncIterator[None]:
+            yield
+            raise made(kind)
+
+        @tool_method(catch=True, idempotent=True)
+        def work(self) -> str:
+            runs.append(kind)
+            return "worked"
+
+    result = await run(agent(tools=[*Desk().tools]), call(("work", {})), say("done"))
+    assert (result["stop_reason"], result["output"], len(runs)) == ("finished", "done", 1)
+    assert [end.get("error") for end in await run.events("tool_end")] == [None]
+
+
+@pytest.mark.parametrize("kind", ["Outcome", "UnprintableError", "CancelledError", "StopIteration"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        *("agent_start", "generation_start", "generation_step", "tool_start", "tool_end", "step_end"),
+        *("stop_condition_met", "agent_end"),
+    ],
+)
+async def test_of_a_hook_at_any_event_it_is_met_once(run: Run, kind: str, event: str) -> None:
+    """S-36: whatever has been paid and has run before it."""
+    runs: list[str] = []
+
+    @hook(event)
+    def fail(_: object) -> None:
+        runs.append("hook")
+        raise made(kind)
+
+    @tool
+    def work() -> str:
+        runs.append("tool")
+        return "worked"
+
+    stops = {"stop_conditions": [StepCount(count=1)]} if event == "stop_condition_met" else {}
+    tester = agent(hooks=[fail], tools=[work], on_hook_error="fail", **stops)
+    result = await run(tester, call(("work", {})), *(say("done") for _ in range(9)))
+    assert runs.count("hook") == 1
+    assert runs.count("tool") <= 1
+    assert len(run.requests) <= 2
+    assert result["reason_code"] == "runtime.hook_failed" or event in {"agent_end", "stop_condition_met"}
