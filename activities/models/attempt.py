@@ -394,10 +394,10 @@ def _show(gate: Gate, sent: Sent, facts: FailureFacts, *, served: bool) -> bool:
     Returns:
         Whether the other workers of the fleet are to learn of it too.
     """
+    if facts.status in REFUSALS and reason_of(facts).transient:
+        return gate.refuse(sent, facts.status, facts.retry_after_seconds)
     if served:
         gate.serve(sent)
-    elif facts.status in REFUSALS and reason_of(facts).transient:
-        return gate.refuse(sent, facts.status, facts.retry_after_seconds)
     return False
 
 

@@ -8,10 +8,11 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from perdure.contracts.values import JsonValue
+from perdure.llm.waits import headers_in_body, limits_in, wait_in_words
 
 LONGEST_BODY = 200_000
 """A longer body is not read as JSON."""
@@ -39,6 +40,21 @@ _DEEPEST_PLACE = 4
 
 _NAMES = ("code", "type", "status", "error_code", "errorCode", "__type")
 _STATUSES = ("code", "status", "status_code", "statusCode", "http_status_code", "error_code")
+_STATUSES_OF_NAMES: dict[str, int] = {
+    **dict.fromkeys(("invalid_request_error", "invalid_argument", "failed_precondition", "validation"), 400),
+    **dict.fromkeys(("authentication_error", "unauthenticated"), 401),
+    **dict.fromkeys(("billing_error",), 402),
+    **dict.fromkeys(("permission_error", "permission_denied", "accessdenied"), 403),
+    **dict.fromkeys(("not_found_error", "not_found", "resourcenotfound"), 404),
+    **dict.fromkeys(("request_too_large",), 413),
+    **dict.fromkeys(("rate_limit_error", "rate_limit_exceeded", "rate_limit_reached_error"), 429),
+    **dict.fromkeys(("too_many_requests", "throttling", "modelnotready", "resource_exhausted"), 429),
+    **dict.fromkeys(("unavailable", "serviceunavailable"), 503),
+    **dict.fromkeys(("timeout_error", "deadline_exceeded", "modeltimeout"), 504),
+    **dict.fromkeys(("overloaded_error",), 529),
+}
+"""Statuses that Anthropic, Google, AWS, Moonshot and OpenAI document for the types of their errors, in lower case."""
+
 _INVALID = 422
 """The status of a request that does not fit the schema of a server, whose list of details says where."""
 
@@ -51,16 +67,22 @@ class ErrorObject:
         message: The provider's message.
         names: The provider's codes and types for the failure, the most precise first.
         status: The HTTP status, if the object has one.
+        headers: The wait that it tells in its fields, as the headers that would say the same.
     """
 
     message: str = ""
     names: tuple[str, ...] = ()
     status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def words(self) -> str:
-        """The message, followed by the most precise name."""
+        """The message with the wait that stands beside it, and the most precise name; empty without a message."""
+        if not self.message:
+            return ""
+        told = self.headers.get("retry-after")
+        wait = f" (retry in {told}s)" if told and wait_in_words(self.message) is None else ""
         name = next((f" [{name}]" for name in self.names if " " not in name), "")
-        return f"{self.message}{name}".strip()
+        return f"{self.message}{wait}{name}".strip()
 
 
 NOTHING_SAID = ErrorObject()
@@ -90,12 +112,18 @@ def read_error(body: Mapping[str, JsonValue]) -> ErrorObject:
     raw = _text(metadata.get("raw")) if isinstance(metadata, dict) else ""  # OpenRouter: the upstream provider's
     behind = error_object(raw or message)  # a proxy may hand the provider's whole body on as its message
     message = f"{message}: {behind.message or raw}" if raw else behind.message or message
-    if not message:
+    names = tuple(str(name) for name in _names_in(said))
+    if not message and is_silent(said):
         return NOTHING_SAID
-    names = (*(str(name) for name in _names_in(said)), *behind.names)
     statuses = (_status(said.get(name)) for name in _STATUSES)
-    status = next(filter(None, (*statuses, behind.status)), _INVALID if details else None)
-    return ErrorObject(message, names, status)
+    status = next(filter(None, (*statuses, behind.status, *map(_status_of_name, names))), _INVALID if details else None)
+    headers = headers_in_body(said) or headers_in_body(body) or behind.headers
+    return ErrorObject(message, (*names, *behind.names), status, headers)
+
+
+def is_silent(error: Mapping[str, JsonValue]) -> bool:
+    """Whether an error object says nothing: it has neither a word nor a code beside 0."""
+    return not any(error.get(name) for name in (*_NAMES, *_STATUSES))
 
 
 def _find_place(body: Mapping[str, JsonValue], levels: int = _DEEPEST_PLACE) -> Mapping[str, JsonValue]:
@@ -145,15 +173,22 @@ def _join_details(details: JsonValue) -> str:
 
 
 def _names_in(said: Mapping[str, JsonValue]) -> Iterator[str | int]:
-    for field in _NAMES:
-        name = said.get(field)
-        if (isinstance(name, str) and name) or (isinstance(name, int) and name > 999):  # else it is a status
+    yield from limits_in(said)
+    for field_name in _NAMES:
+        name = said.get(field_name)
+        if (isinstance(name, str) and name not in {"", "error"}) or (
+            isinstance(name, int) and name > 999
+        ):  # else it is a status
             yield name
     details = said.get("details")
     for detail in details if isinstance(details, list) else ():
         reason = detail.get("reason") if isinstance(detail, dict) else None  # Google's
         if isinstance(reason, str):
             yield reason
+
+
+def _status_of_name(name: str) -> int | None:
+    return _STATUSES_OF_NAMES.get(name.rpartition("#")[2].lower().removesuffix("exception"))
 
 
 def _status(code: JsonValue) -> int | None:

@@ -15,12 +15,13 @@ from urllib.parse import urlsplit
 
 from perdure.activities.errors import LONGEST_RAW_TEXT, redact_and_cut
 from perdure.activities.faults import find_fault, place_of_fault, words_of_fault
-from perdure.activities.models.error_objects import error_object
+from perdure.activities.models.error_objects import NOTHING_SAID, ErrorObject, error_object
+from perdure.activities.models.provider_replies import BrokenOffReplyError
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.exceptions import kind_of, text_of, words_of
 from perdure.llm.failures import FailureFacts, class_of_status
-from perdure.llm.retries import parse_retry_after
 from perdure.llm.tool_output import head_and_tail
+from perdure.llm.waits import wait_in_headers, wait_in_words
 
 _EMPTY = frozenset({"", "{}", "[]", "null", '""'})
 
@@ -39,7 +40,12 @@ class ErrorReply:
         body = self.body.strip()
         if body in _EMPTY:
             return f"the reply has an empty body, from {self.address}"
-        return error_object(body).words() or body
+        return self.said.words() or body
+
+    @property
+    def said(self) -> ErrorObject:
+        """The error object in the body."""
+        return error_object(self.body.strip())
 
 
 class NoReplyError(Exception):
@@ -135,7 +141,10 @@ def facts_of(error: BaseException, now: datetime, secrets: Collection[str] = ())
 def _read_facts(error: BaseException, now: datetime, secrets: Collection[str]) -> FailureFacts:
     chain = (error, *cause_chain(error))
     reply = reply_of(chain)
-    headers = reply.headers if reply is not None else _headers(error)
+    broken = next((link for link in chain if isinstance(link, BrokenOffReplyError)), None)
+    told = reply or broken
+    headers = _headers(error) if told is None else told.headers
+    told_error = NOTHING_SAID if told is None else told.said
     causes = tuple(name for cause in chain[1:] for name in names(cause))
     carrier = next((link for link in chain if _own_code_of(link) is not None), None)
     no_reply = not headers and (carrier is not None or _NO_REPLY.intersection(causes))
@@ -149,13 +158,13 @@ def _read_facts(error: BaseException, now: datetime, secrets: Collection[str]) -
     words = redact_and_cut(text, secrets)
     return FailureFacts(
         status=status,
-        retry_after_seconds=parse_retry_after(headers, now),
-        class_name=class_of_status(said.reply.status) if isinstance(said, ProviderError) else type(said).__name__,
+        retry_after_seconds=_wait_told(headers, told_error, words, now),
+        class_name=_class_name(said),
         classes=tuple(name for name in names(fault or error) if status in _BAD_REQUEST or name not in _BY_WORDS),
         fault=names(fault) if fault is not None else (),
         fault_place=place_of_fault(fault) if fault is not None else "",
         causes=causes,
-        names=_provider_names(chain, reply),
+        names=_provider_names(chain, told_error),
         text=" ".join(head_and_tail(words, MAX_TEXT).split()),  # an error is one line
         own_code=_own_code_of(said),
         own_transient=getattr(said, "transient", False) is True,
@@ -182,10 +191,26 @@ def _status_of(chain: Sequence[BaseException], reply: ErrorReply | None) -> int 
     return None if is_made_up or getattr(told[-1], "status_code_is_synthesized", False) is True else status
 
 
-def _provider_names(chain: Sequence[BaseException], reply: ErrorReply | None) -> tuple[str, ...]:
+def _wait_told(headers: Mapping[str, str], said: ErrorObject, words: str, now: datetime) -> float | None:
+    """Seconds that the provider asks to wait, wherever it tells them."""
+    clock = {name: value for name, value in headers.items() if name.lower() == "date"}
+    waits = (wait_in_headers(headers, now), wait_in_headers({**said.headers, **clock}, now), wait_in_words(words))
+    return next((wait for wait in waits if wait is not None), None)
+
+
+def _class_name(said: BaseException) -> str:
+    """The class of a failure for people: the usual one of its status, if a provider has answered with one."""
+    if isinstance(said, ProviderError):
+        return class_of_status(said.reply.status)
+    if isinstance(said, BrokenOffReplyError) and said.said.status is not None:
+        return class_of_status(said.said.status)
+    return type(said).__name__
+
+
+def _provider_names(chain: Sequence[BaseException], told: ErrorObject) -> tuple[str, ...]:
     """The provider's codes and types for the failure, in lower case."""
-    texts = (reply.body.strip(),) if reply is not None else (_without_wrapping(words_of(link)) for link in chain)
-    said = next((found.names for found in map(error_object, texts) if found.names), ())
+    texts = (_without_wrapping(words_of(link)) for link in chain)
+    said = told.names or next((found.names for found in map(error_object, texts) if found.names), ())
     # litellm may keep no more of an error object in a 200 than its code, in place of the status.
     codes = (code for link in chain if isinstance(code := getattr(link, "status_code", None), str))
     return tuple(name.casefold() for name in said or codes)

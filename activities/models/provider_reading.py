@@ -10,6 +10,7 @@ import asyncio
 import functools
 import itertools
 import json
+import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -134,9 +135,13 @@ async def receive(wire: Wire, reply: HttpReply, shown: Shown | None) -> Answered
     async with aclosing(_unpack(reply, LARGEST_REPLY + 1)) as pieces:
         packets = _Packets(pieces, is_streamed=shown is not None)
         frames = await _frames_of(wire, reply, packets)
-        if frames is None:
-            return show_answer(await _read_whole(wire, reply, packets), shown)
-        return await _read_stream(wire, frames, packets, shown or Silent())
+        try:
+            if frames is None:
+                return show_answer(await _read_whole(wire, reply, packets), shown)
+            return await _read_stream(wire, frames, packets, shown or Silent())
+        except BrokenOffReplyError as error:
+            error.headers = reply.headers
+            raise
 
 
 class _Packets:
@@ -180,6 +185,9 @@ class _Packets:
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """Beginnings of an event stream."""
 
+_NAME = re.compile(rb"[\w-]{1,30}")
+"""The name of any field of an event stream."""
+
 _BLANK = b" \t\r\n\xef\xbb\xbf"
 """White space before a body, and a byte order mark."""
 
@@ -193,14 +201,17 @@ async def _frames_of(wire: Wire, reply: HttpReply, packets: _Packets) -> Frames 
     if "vnd.amazon.eventstream" in kind:
         return BinaryEvents()
     while not (begun := packets.first.lstrip(_BLANK)) or (
-        len(begun) < 6 and any(name.startswith(begun) for name in _FIELDS)
+        (len(begun) < 6 and any(name.startswith(begun) for name in _FIELDS))
+        or ("event-stream" in kind and _NAME.fullmatch(begun))
     ):
         if not await packets.look():
             break
     if begun.startswith((b"{", b"[", b"<")):
         return JsonLines() if wire is OLLAMA and begun.startswith(b"{") else None
-    is_stream = begun.startswith(_FIELDS) or "event-stream" in kind
-    return ServerSentEvents() if is_stream else None
+    name, colon, _ = begun.partition(b":")
+    # An event stream may begin with a field that nobody knows; words are an error.
+    is_odd = "event-stream" in kind and (not begun or (bool(colon) and _NAME.fullmatch(name) is not None))
+    return ServerSentEvents() if begun.startswith(_FIELDS) or is_odd else None
 
 
 async def _read_whole(wire: Wire, reply: HttpReply, packets: _Packets) -> Answered:
@@ -365,7 +376,7 @@ def _read_end(wire: Wire, pieces: Pieces, unreadable: str, *, is_done: bool) -> 
     reply = pieces.reply()
     usage = wire.counts_of(reply).usage
     if pieces.error is not None:
-        raise _told(pieces.error, usage)
+        raise broken_off(to_object(pieces.error), usage)
     odd = f"the stream has an event that cannot be read: {unreadable[:100]!r}" if unreadable else ""
     missing = pieces.missing()
     if "a finish reason" in missing:
@@ -417,15 +428,6 @@ class _Taken:
 def _usage_of(wire: Wire, pieces: Pieces) -> Usage:
     """The usage that a stream has reported so far, when it broke off."""
     return wire.counts_of(pieces.reply()).usage
-
-
-def _told(error: JsonValue, usage: Usage) -> BrokenOffReplyError:
-    """The failure of a stream in which the provider sent an error, with the error's type behind its words."""
-    broken = broken_off(error, usage)
-    kind = to_object(error).get("type") or to_object(error).get("code")
-    if isinstance(kind, str) and kind:
-        return BrokenOffReplyError(f"{broken} [{kind}]", usage, broken.status_code)
-    return broken
 
 
 def _and(words: tuple[str, ...]) -> str:

@@ -5,9 +5,10 @@ Python's JSON parser fails at numbers of 4,300 digits and at a thousand levels, 
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 
+from perdure.activities.models.error_objects import NOTHING_SAID, ErrorObject
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.values import JsonValue
 
@@ -74,11 +75,19 @@ class RedirectedError(UnusableReplyError):
 
 
 class BrokenOffReplyError(UnusableReplyError):
-    """The provider failed while the model wrote, and said so inside its answer, perhaps with a status."""
+    """The provider failed while the model wrote, and said so inside its answer.
 
-    def __init__(self, text: str, usage: Usage, status: int | None) -> None:
-        super().__init__(text, usage)
-        self.status_code = status
+    Attributes:
+        said: The error object that it sent.
+        headers: The headers of the reply with the answer.
+        status_code: The status that the error names, or that of the reply; None if it only ended the answer.
+    """
+
+    def __init__(self, text: str, usage: Usage, said: ErrorObject = NOTHING_SAID) -> None:
+        super().__init__(said.words() or text, usage)
+        self.said = said
+        self.headers: Mapping[str, str] = {}
+        self.status_code = said.status or (None if said is NOTHING_SAID else 200)
 
 
 def parse_body(body: bytes | str) -> JsonValue:

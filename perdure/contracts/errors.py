@@ -107,7 +107,7 @@ CORRECTED = "with output_corrections what is wrong, as a user message"
 RESULT = "the call's error result: code, class and text"
 """Message to the model of a failed tool call: with its next step, or in the next turn if the failure ended this one."""
 
-HEADERS = "retry-after-ms, or retry-after in seconds or as an HTTP date, if longer than the policy's wait"
+HEADERS = "retry-after-ms or retry-after, or of its error's fields or words, if longer than the policy's wait"
 """Source of a provider's word on how long to wait: the headers of its error reply."""
 
 NO_SOURCE = "none"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from perdure.contracts.errors import ReasonCode
+from perdure.llm.quotas import OF_A_DAY, USED_UP
 
 Statuses = frozenset[int | None]
 
@@ -20,7 +21,9 @@ UNSOURCED = "seen; no public report found"
 _REFUSED: Statuses = frozenset({None, 200, 400, 403, 413, 422})
 _SERVED: Statuses = _REFUSED | {500}  # some servers answer a prompt that is too long with 500
 _ANY: Statuses = _SERVED | {401, 402, 412, 429}
+_LIMITED: Statuses = frozenset({None, 200, 403, 429})
 _WRONG: Statuses = frozenset({None, 200, 400, 422})
+_NO_STATUS: Statuses = frozenset({None, 200})
 _NO_KEY: Statuses = frozenset({None, 200, 401, 403, 500})  # a 400 that speaks of a key has a parameter of that name
 _TOO_LARGE: Statuses = frozenset({413})
 _AT_ONCE: Statuses = frozenset({429})
@@ -31,6 +34,10 @@ _OPENAI = "https://platform.openai.com/docs/guides/error-codes"
 _ANTHROPIC = "https://docs.claude.com/en/api/errors"
 _ALIBABA = "https://help.aliyun.com/en/model-studio/error-code-start"
 _ZAI = "https://docs.z.ai/api-reference/api-code"
+_BIGMODEL = "https://docs.bigmodel.cn/cn/api/api-code"
+_QIANFAN = "https://cloud.baidu.com/doc/qianfan-api/s/rmwbl43x7"
+_MISTRAL = "https://docs.mistral.ai/getting-started/quickstart"
+_MINIMAX = "https://platform.minimax.io/docs/api-reference/errorcode"
 _OPENROUTER = "https://openrouter.ai/docs/api/reference/errors-and-debugging"
 
 
@@ -74,6 +81,7 @@ CODES: tuple[Refusal, ...] = (
             ("insufficient_balance", "Wei-Shaw/sub2api/issues/890", ""),
             ("blocked_api_access", "https://console.groq.com/docs/spend-limits", ""),
             ("1113", _ZAI, ""),
+            *((code, _BIGMODEL, "") for code in ("1304", "1308", "1309")),
             ("1310", "openclaw/openclaw/issues/33785", ""),
             ("accountoverdueerror", "coze-dev/coze-studio/issues/2195", ""),
             ("budget_exceeded", "BerriAI/litellm/pull/4606", ""),
@@ -95,7 +103,13 @@ CODES: tuple[Refusal, ...] = (
             ("tokens_limit_reached", "eslint/tsc-meetings/pull/593", ""),
             ("request_too_large", _ANTHROPIC, ""),
             ("1261", "badlogic/pi-mono", ""),
+            *((code, _QIANFAN, "") for code in ("tokens_too_long", "characters_too_long")),
         ),
+    ),
+    *_lines(
+        ReasonCode.LLM_RATE_LIMITED,
+        _NO_STATUS,
+        tuple((code, _BIGMODEL, "") for code in ("1302", "1303", "1305", "1312")),
     ),
     *_lines(
         ReasonCode.LLM_CONTENT_FILTERED,
@@ -133,123 +147,15 @@ CODES: tuple[Refusal, ...] = (
 """Codes and types of error objects, in lower case."""
 
 WORDS: tuple[Refusal, ...] = (
-    *_lines(
-        ReasonCode.LLM_QUOTA_EXHAUSTED,
-        _ANY,
-        (
-            (r"\binsufficient_quota\b", _OPENAI, "no more calls [insufficient_quota]"),
-            (r"\bbilling_hard_limit_reached\b", _OPENAI, "stopped [billing_hard_limit_reached]"),
-            (r"\bbilling_not_active\b", _OPENAI, "Your account is not active [billing_not_active]"),
-            (
-                r"\b(insufficient|no) (account )?(balance|credits?|quota)\b",
-                "Wei-Shaw/sub2api/issues/890",
-                "Insufficient account balance",
-            ),
-            (
-                "balance is (too low|insufficient)",
-                _ANTHROPIC,
-                "Your credit balance is too low to access the Anthropic API.",
-            ),
-            ("余额不足", _ZAI, "余额不足或无可用资源包"),
-            # Not of this hour only: those come with a time to wait.
-            (
-                r"\A(?!(?s:.*)\b(retry|try again) (in|after) \d)(?s:.*)"
-                r"(\b(reach\w*|exceed\w*|hit) .{0,40}(spend|spending|usage|billing) (limit|cap)|"
-                r"(spend|spending|usage|billing) (limit|cap) .{0,40}(reached|exceeded))",
-                "anthropics/claude-code/issues/38035",
-                "You have reached your specified API usage limits.",
-            ),
-            # The same words come with a time to wait, lines below, when only the quota of this minute is used up.
-            (
-                r"\A(?!(?s:.*)\b(retry|try again) (in|after) \d)(?s:.*)"
-                r"(exceeded your current quota|check your (plan and )?billing details)",
-                _OPENAI,
-                "You exceeded your current quota, please check your plan and billing details.",
-            ),
-            (
-                "used all available credits",
-                "continuedev/continue/issues/10373",
-                "Your team has used all available credits.",
-            ),
-            (
-                "doesn't have any credits",
-                "continuedev/continue/issues/12670",
-                "Your newly created team doesn't have any credits or licenses yet.",
-            ),
-            (
-                r"\bout of credits",
-                "Wei-Shaw/sub2api/issues/4069",
-                "You have run out of credits or need a Grok subscription.",
-            ),
-            # Of a proxy's key, of a team and of a deployment.
-            (
-                "budget has been exceeded",
-                "BerriAI/litellm/issues/14144",
-                "Budget has been exceeded! Current cost: 12.0, Max budget: 10.0",
-            ),
-            ("over budget", "BerriAI/litellm/issues/14144", "ExceededBudget: Team=a over budget. Spend=51, Budget=50"),
-            ("crossed budget", "BerriAI/litellm/issues/14144", "No deployments available - crossed budget: 0.4 >= 1d"),
-            # An account that cannot be billed; a permission to look at bills is another matter.
-            (
-                r"\bbilling (is |has been )?(not |disabled|past due)",
-                "GoogleCloudPlatform/java-docs-samples/issues/276",
-                "Project a (#8) has billing disabled. Please enable it.",
-            ),
-            (
-                "billing account for .{1,100} is disabled",
-                "swiss-ai-center/a-guide-to-mlops/pull/102",
-                "The billing account for the owning project is disabled in state absent",
-            ),
-            (
-                "billing (to|must) be enabled",
-                "pgmichael/wavenet-for-chrome/issues/83",
-                "This API method requires billing to be enabled.",
-            ),
-            (
-                "valid credit card on file",
-                "arlanrakh/talk-to-girlfriend-ai/issues/6",
-                "AI Gateway requires a valid credit card on file to service requests.",
-            ),
-            ("billing hard limit", _OPENAI, "Billing hard limit reached"),
-            (
-                "without a billing account",
-                "google-gemini/cookbook/issues/135",
-                "User location is not supported for the API use without a billing account linked.",
-            ),
-            (
-                r"\boverdue balance",
-                "coze-dev/coze-studio/issues/2195",
-                "The request failed because your account has an overdue balance.",
-            ),
-            (
-                "account is in good standing",
-                "infiniflow/ragflow/issues/1552",
-                "Access denied, please make sure your account is in good standing.",
-            ),
-            (
-                "free tier of the model has been exhausted",
-                "APIParkLab/APIPark/issues/394",
-                "The free tier of the model has been exhausted.",
-            ),
-            (
-                r"\binvalid_payment_instrument\b",
-                "Tracer-Cloud/opensre/pull/1811",
-                "Model access is denied due to INVALID_PAYMENT_INSTRUMENT:A valid payment instrument must be provided.",
-            ),
-            (
-                r"\Akey limit exceeded",
-                "RooCodeInc/Roo-Code/issues/515",
-                "Key limit exceeded (total limit). Manage it using https://openrouter.ai/settings/keys",
-            ),
-        ),
-    ),
+    *_lines(ReasonCode.LLM_QUOTA_EXHAUSTED, _LIMITED, OF_A_DAY),
+    *_lines(ReasonCode.LLM_QUOTA_EXHAUSTED, _ANY, USED_UP),
     *_lines(
         ReasonCode.LLM_CONTEXT_OVERFLOW,
         _SERVED,
         (
             (r"\bcontext_length_exceeded\b", _OPENAI, "too long [context_length_exceeded]"),
             (
-                r"\b(prompt|input|conversation|context) (is )?too (long|large)",
+                r"\b(prompt|input|conversation|context) (tokens )?(is )?too (long|large)",
                 _ANTHROPIC,
                 "prompt is too long: 210000 tokens > 200000 maximum",
             ),
@@ -315,7 +221,7 @@ WORDS: tuple[Refusal, ...] = (
                 "invalid params, context window exceeds limit",
             ),
             (
-                r"\A(?!(?s:.*)(throttling|max_\w+tokens))(?s:.*)too many (input )?tokens",
+                r"\A(?!(?s:.*)(throttling|please wait|per (min|day)|max_\w+tokens))(?s:.*)too many (input )?tokens",
                 "badlogic/pi-mono",
                 "Too many input tokens: 9000",
             ),
@@ -378,6 +284,11 @@ WORDS: tuple[Refusal, ...] = (
                 "exceeds the maximum message tokens",
                 "bytedance/deer-flow/issues/583",
                 "Total tokens of text and images exceeds the maximum message tokens.",
+            ),
+            (
+                r"total message size \d+ exceeds limit",
+                "MoonshotAI/kimi-code/issues/1862",
+                "total message size 2100954 exceeds limit 2097152",
             ),
             ("prompt exceeds max length", "badlogic/pi-mono", "Prompt exceeds max length"),
             (
@@ -553,6 +464,9 @@ WORDS: tuple[Refusal, ...] = (
         (
             (r"\[(authentication_error|invalid_api_key)\]", _ANTHROPIC, "no [authentication_error]"),
             (r"\[permission_error\]", _ANTHROPIC, "not yours [permission_error]"),
+            ("unauthori[sz]ed", _MISTRAL, "Unauthorized"),
+            ("login fail", _MINIMAX, "login fail"),
+            ("invalid api.?key", _MINIMAX, "invalid api key"),
         ),
     ),
     *_lines(

@@ -3,10 +3,7 @@
 Sources: Dreadnode's agent API (formula of the wait, time budget), Dawn's retry (cap).
 """
 
-import re
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 
 from perdure.contracts.errors import Reason
 from perdure.contracts.retries import RetryPolicy
@@ -31,36 +28,6 @@ NOT_AFTER_SHOWN = (
     "the agent's retry policy says stream_retry='never_after_first_delta'"
 )
 """Likewise of a stream."""
-
-_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
-
-
-def parse_retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds that a provider asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds or as an HTTP date.
-
-    A date is compared with the reply's own ``date`` header, so that a wrong clock does not matter; without that header
-    with ``now``.
-    """
-    lower = {name.lower(): value.strip() for name, value in headers.items()}
-    milliseconds = lower.get("retry-after-ms", "")
-    if _NUMBER.fullmatch(milliseconds):
-        return float(milliseconds) / 1000
-    value = lower.get("retry-after", "")
-    if _NUMBER.fullmatch(value):
-        return float(value)
-    until = _date(value)
-    if until is None:
-        return None
-    return max(0.0, (until - (_date(lower.get("date", "")) or now)).total_seconds())
-
-
-def _date(value: str) -> datetime | None:
-    """Parse an HTTP date; None if it is none."""
-    try:
-        date = parsedate_to_datetime(value)
-    except (ValueError, IndexError, OverflowError):
-        return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def wait_before(policy: RetryPolicy, attempt: int, *, retry_after: float | None, jitter_sample: float) -> timedelta:

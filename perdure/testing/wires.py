@@ -93,7 +93,7 @@ class OpenAI(Wire):
         "rate_limited": KnownText(
             status=429,
             message="Rate limit reached for {model} on tokens per min (TPM): Limit 200000, Used 199000, Requested "
-            "{tokens}. Please try again in 1s. Visit https://platform.openai.com/account/rate-limits to learn more.",
+            "{tokens}. Please try again in 1ms. Visit https://platform.openai.com/account/rate-limits to learn more.",
             type="tokens",
             code="rate_limit_exceeded",
         ),

@@ -5,6 +5,7 @@ from functools import cache
 
 from perdure.contracts.errors import REASONS, Reason, ReasonCode
 from perdure.llm.failures import TABLE, Evidence, FailureFacts, Row, Table, is_ambiguous, row_of
+from tests.contract.quota_words import OF_A_DAY, OF_A_MINUTE, USED_UP
 
 Status = int | None
 
@@ -110,6 +111,7 @@ CLASSES = {
 LARGE: frozenset[Status] = frozenset({None, 200, 400, 401, 402, 403, 412, 413, 422, 429, 500})
 SMALL: frozenset[Status] = frozenset({None, 200, 400, 403, 413, 422})
 SERVED: frozenset[Status] = SMALL | {500}
+LIMITED: frozenset[Status] = frozenset({None, 200, 403, 429})
 WRONG: frozenset[Status] = frozenset({None, 200, 400, 422})
 NO_KEY: frozenset[Status] = frozenset({None, 200, 401, 403, 500})
 """Not 400: a bad request that speaks of a key has a parameter of that name."""
@@ -125,9 +127,11 @@ Please retry in 36.745634386s."""
 CODES: dict[tuple[str, frozenset[Status]], str] = {
     ("llm.quota_exhausted", LARGE): "insufficient_quota billing_hard_limit_reached billing_not_active "
     "exceeded_current_quota_error arrearage insufficient_balance blocked_api_access 1113 1310 budget_exceeded "
-    "accountoverdueerror",
+    "accountoverdueerror 1304 1308 1309",
     ("llm.context_overflow", SERVED): "context_length_exceeded exceed_context_size_error",
-    ("llm.context_overflow", SMALL): "model_max_prompt_tokens_exceeded tokens_limit_reached request_too_large 1261",
+    ("llm.context_overflow", SMALL): "model_max_prompt_tokens_exceeded tokens_limit_reached request_too_large 1261 "
+    "tokens_too_long characters_too_long",
+    ("llm.rate_limited", frozenset({None, 200})): "1302 1303 1305 1312",
     ("llm.content_filtered", SMALL): "content_policy_violation content_filter data_inspection_failed "
     "datainspectionfailed 1301",
     ("llm.auth_error", WRONG): "invalid_api_key invalidapikey api_key_invalid",
@@ -136,60 +140,8 @@ CODES: dict[tuple[str, frozenset[Status]], str] = {
 """Codes and types of error objects."""
 
 WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
-    ("llm.quota_exhausted", LARGE): [
-        "stop [insufficient_quota]",
-        "stop [billing_hard_limit_reached]",
-        "stop [billing_not_active]",
-        "Insufficient credits, add more",
-        "Your credit balance is too low to access the Anthropic API.",
-        "Billing hard limit has been reached",
-        *("billing not active", "Billing is not enabled for this project", "Your billing is past due"),
-        *("Project a has billing disabled.", "Billing has been disabled"),
-        "The billing account for the owning project is disabled in state closed",
-        f"billing account for {'x' * 100} is disabled",
-        "This API method requires billing to be enabled. Please enable it, then retry in a minute.",
-        "Billing must be enabled for activation of service",
-        "User location is not supported for the API use without a billing account linked.",
-        "The request failed because your account has an overdue balance.",
-        "Access denied, please make sure your account is in good standing.",
-        "The free tier of the model has been exhausted.",
-        "Model access is denied due to INVALID_PAYMENT_INSTRUMENT:A valid payment instrument must be provided.",
-        "AI Gateway requires a valid credit card on file to service requests.",
-        "Out of credits",
-        "You exceeded your current quota",
-        "please check your billing details",
-        "please check your plan and billing details",
-        "Sorry.\nYou exceeded your current quota.",
-        "You exceeded your current quota, and nothing is sent by an autoretry in 3 s",
-        "You exceeded your current quota; to retry in a minute is of no use",
-        "Your team has either used all available credits or reached its monthly spending limit.",
-        "Your newly created teams doesn't have any credits yet.",
-        "You have run out of credits or need a Grok subscription.",
-        "Budget has been exceeded! Current cost: 12.0, Max budget: 10.0",
-        "ExceededBudget: Team=a over budget.",
-        "No deployments available - crossed budget: 0.4 >= 1d",
-        "Key limit exceeded (total limit).",
-        "You have reached your specified API usage limits.",
-        "Your account is suspended due to insufficient balance",
-        *(
-            "Insufficient account balance",
-            "insufficient quota",
-            "Insufficient credit",
-            "You have no quota",
-            "no credits",
-        ),
-        "The balance is insufficient",
-        "[1113][余额不足]",
-        *("you hit your usage limit", "exceeding its spend limit", "it exceeded its billing cap", "hit usage limits"),
-        "hit usage caps",
-        "Your team has used all available credits",
-        "suspended, possibly due to reaching the monthly spending limit or failure to pay past invoices.",
-        "Sorry.\nYou reached your usage limit, and nothing is sent by an autoretry in 3 s",
-        "You reached your usage limit; to retry in a minute is of no use",
-        f"hit {'x' * 39} usage limit",
-        *("your spend limit has been reached", "the spending cap was exceeded", "usage limit exceeded: x"),
-        *("the billing limit is reached", f"usage limit {'x' * 39} reached"),
-    ],
+    ("llm.quota_exhausted", LIMITED): OF_A_DAY,
+    ("llm.quota_exhausted", LARGE): USED_UP,
     ("llm.context_overflow", SERVED): [
         "no [context_length_exceeded]",
         "This model's maximum context length is 128000 tokens",
@@ -226,7 +178,13 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "the initial prompt is greater than the context length",
         "loaded with context length of only 32768 tokens",
         "Context size has been exceeded.",
-        *("context length exceeded", "prompt too large", "The prompt is too large for this model", "input too large"),
+        *(
+            "context length exceeded",
+            "prompt tokens too long",
+            "prompt too large",
+            "The prompt is too large for this model",
+            "input too large",
+        ),
         "The prompt (total length 9) is too long to fit into the model (context length 8).",
         "the request exceeds the available context size",
     ],
@@ -254,12 +212,17 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "Total tokens of image and text exceed max message tokens.",
         "Total tokens of text and images exceeds the maximum message tokens.",
         "Prompt exceeds max length",
+        "total message size 2100954 exceeds limit 2097152",
         "Please reduce the length of the messages or completion.",
     ],
     ("llm.context_overflow", frozenset({413})): [
         *("Request Entity Too Large", "Request too large on tokens per minute", "Request exceeds the maximum size"),
     ],
-    ("llm.context_overflow", frozenset({413, 429})): ["Request too large for gpt-4o on tokens per min (TPM)"],
+    ("llm.context_overflow", frozenset({413, 429})): [
+        "Request too large for gpt-4o on tokens per min (TPM)",
+        "Request too large for gpt-4o on tokens per day (TPD): Limit 1, Requested 2.",
+        "1 tokens per day\nRequest too large for gpt-4o",
+    ],
     ("llm.too_many_tools", SMALL): [
         "Invalid 'tools': array too long. Expected an array with maximum length 128, but got one with length 129.",
         "'tools' : maximum number of items is 128",
@@ -335,6 +298,7 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
         "no [authentication_error]",
         "no [invalid_api_key]",
         "no [permission_error]",
+        *("Unauthorized", "unauthorised", "login fail", "Invalid API key", "invalid apikey"),
     ],
     ("llm.request_error", IN_A_200): [
         "no [not_found_error]",
@@ -346,7 +310,8 @@ WORDS: dict[tuple[str, frozenset[Status]], list[str]] = {
 FRIENDS = [
     "a limit per minute: the input tokens exceed it",
     "Sorry.\nThe input tokens exceed a limit per minute",
-    "the input tokens exceed a limit per day",
+    *OF_A_MINUTE,
+    "the message size is 8",
     *("max_tokens exceeds the token limit", "Sorry.\nmax_tokens exceeds the token limit"),
     *("max_completion_tokens: it only supports 8 tokens", "Sorry.\nmax_tokens: it only supports 8 tokens"),
     *("xprompt length exceeds", "promptx length exceeds", "prompt xlength exceeds", "prompt lengthx exceeds"),
@@ -474,10 +439,11 @@ def _expected() -> Iterator[tuple[FailureFacts, Evidence, str]]:
     yield said, Evidence.WORDS, "llm.quota_exhausted"
     for (code, statuses), names in CODES.items():
         for name in names.split():
-            facts = FailureFacts(status=400, classes=("APIError",), names=("odd", name), text="prompt is too long")
+            status = 400 if 400 in statuses else 200
+            facts = FailureFacts(status=status, classes=("APIError",), names=("odd", name), text="prompt is too long")
             yield facts, Evidence.CODE, code
             yield facts.model_copy(update={"status": 409, "text": ""}), Evidence.STATUS, "llm.network_error"
-            assert 400 in statuses
+            assert status in statuses
     for first, last, code in STATUSES:
         for status in range(first, last + 1):
             facts = FailureFacts(status=status, classes=("IndexError",), causes=("ReadTimeout", "TimeoutException"))

@@ -33,7 +33,6 @@ WIRE_FAULTS: tuple[WireFault, ...] = (
             ("there are too many tools", _R.LLM_TOO_MANY_TOOLS, "BadRequestError 400"),
             ("the request is against the content policy", _R.LLM_CONTENT_FILTERED, "BadRequestError 400"),
             ("a gateway's page of status 502", _R.LLM_NETWORK_ERROR, "BadGatewayError 502"),
-            ("no capacity, said with status 200", _R.LLM_NETWORK_ERROR, "ProviderError 200"),
             ("an unknown error, said with status 200", _R.LLM_NETWORK_ERROR, "ProviderError 200"),
             ("a page of status 200", _R.LLM_NETWORK_ERROR, "ProviderError 200"),
             ("a reply without an answer", _R.LLM_EMPTY, "EmptyAnswerError"),
@@ -61,6 +60,12 @@ WIRE_FAULTS: tuple[WireFault, ...] = (
         fault="no capacity",
         code=_R.LLM_NETWORK_ERROR,
         seen="ServiceUnavailableError 503",
+        anthropic="OverloadedError 529",
+    ),
+    WireFault(
+        fault="no capacity, said with status 200",
+        code=_R.LLM_NETWORK_ERROR,
+        seen="ProviderError 200",
         anthropic="OverloadedError 529",
     ),
     WireFault(

@@ -67,7 +67,7 @@ def read(reply: Object) -> Answered:
         if not isinstance(message, dict):
             raise missing_field("message", counts.usage)
         if is_error(error := choice.get("error")):
-            raise broken_off(error, counts.usage)
+            raise broken_off({"error": error}, counts.usage)
         ends.append(finish_of("finish_reason", choice.get("finish_reason"), counts.usage))
         text, thought = _split_content(message.get("content"))
         field, own = next(((name, said) for name in _THOUGHTS if (said := to_text(message.get(name)))), ("", ""))
@@ -226,8 +226,8 @@ class ChatPieces:
         if error := _error_in(event, frame):
             self._error = error
             return
-        if not isinstance(event.get("choices"), list) and (said := read_error(event)).message:
-            self._suspect = {"message": said.words(), "code": said.status}
+        if not isinstance(event.get("choices"), list) and read_error(event).message:
+            self._suspect = cast("JsonValue", event)
         if usage := _usage_in(event):
             counted = {name: count for name, count in usage.items() if count}  # a later zero is no count
             self._head["usage"] = {**to_object(self._head.get("usage")), **counted} or usage
@@ -254,11 +254,10 @@ class ChatPieces:
 
 
 def _error_in(event: Object, frame: Frame) -> JsonValue:
-    """The error that a chunk holds in place of a piece of the answer."""
-    if is_error(error := event.get("error")):
-        return error
+    """The chunk, if it holds an error in place of a piece of the answer."""
     is_told = frame.event == "error" or event.get("object") == "error" or event.get("type") == "error"
-    return cast("JsonValue", event) if is_told and not event.get("choices") else None
+    has_error = is_error(event.get("error")) or (is_told and not event.get("choices"))
+    return cast("JsonValue", event) if has_error else None
 
 
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")

@@ -82,7 +82,7 @@ class ConversePieces:
         kind = frame.event
         if kind.startswith("error:"):
             name = kind.removeprefix("error:")
-            self.error = {"message": to_text(event.get("message")) or name, "type": name}
+            self.error = {**event, "message": to_text(event.get("message")) or name, "type": name}
         elif kind in {"contentBlockStart", "contentBlockDelta"}:
             index, start = event.get("contentBlockIndex"), to_object(to_object(event.get("start")).get("toolUse"))
             block = self._blocks.begin(index, start, shown) if start else self._blocks.find(index, shown)

@@ -101,8 +101,8 @@ class GeminiPieces:
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add a partial response."""
         del frame
-        if is_error(error := event.get("error")):
-            self.error = error
+        if is_error(event.get("error")):
+            self.error = cast("JsonValue", event)
             return
         for name in ("usageMetadata", "promptFeedback"):
             if found := to_object(event.get(name)):

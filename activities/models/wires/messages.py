@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import cast
 
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.wires.frames import Frame
@@ -92,7 +93,7 @@ class MessagePieces:
         """Add an event; pings and kinds that are unknown say nothing."""
         kind = event.get("type") or frame.event
         if kind == "error" or is_error(event.get("error")):
-            self.error = event.get("error") or event
+            self.error = cast("JsonValue", event)
         elif kind == "message_start":
             start = to_object(event.get("message"))
             self._message |= start

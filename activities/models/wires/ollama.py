@@ -1,5 +1,7 @@
 """Ollama's ``/api/chat``: whole, and as lines of JSON."""
 
+from typing import cast
+
 from perdure.activities.models.provider_replies import Object
 from perdure.activities.models.wires.frames import Frame
 from perdure.activities.models.wires.reply import (
@@ -57,8 +59,8 @@ class OllamaPieces:
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add a line."""
         del frame
-        if error := event.get("error"):
-            self.error = error
+        if event.get("error"):
+            self.error = cast("JsonValue", event)
             return
         message = to_object(event.get("message"))
         for name, show in (("content", shown.text), ("thinking", shown.thinking)):

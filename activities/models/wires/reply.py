@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast
 
+from perdure.activities.models.error_objects import read_error
 from perdure.activities.models.provider_replies import (
     DEEPEST_ARGUMENTS,
     MOST_TOKENS,
@@ -216,7 +217,7 @@ def finish_of(field_name: str, reason: JsonValue, usage: Usage) -> FinishReason:
         return ""
     said = _letters(reason)
     if said in _FAILED:
-        raise BrokenOffReplyError(f"the provider broke the answer off ({field_name} {reason})", usage, None)
+        raise BrokenOffReplyError(f"the provider broke the answer off ({field_name} {reason})", usage)
     if said in _MALFORMED:
         raise InvalidReplyError(f"the model's answer is malformed ({field_name} {reason})", usage)
     if said not in _ENDS:
@@ -235,30 +236,9 @@ def merge_ends(ends: Iterable[FinishReason]) -> FinishReason:
     return ""
 
 
-_STATUSES: dict[str, int] = {
-    **dict.fromkeys(("invalid_request_error",), 400),
-    **dict.fromkeys(("authentication_error", "unauthenticated"), 401),
-    **dict.fromkeys(("billing_error",), 402),
-    **dict.fromkeys(("permission_error", "permission_denied", "accessdenied"), 403),
-    **dict.fromkeys(("not_found_error",), 404),
-    **dict.fromkeys(("request_too_large",), 413),
-    **dict.fromkeys(("rate_limit_error", "rate_limit_exceeded", "too_many_requests", "throttling"), 429),
-    **dict.fromkeys(("unavailable", "serviceunavailable"), 503),
-    **dict.fromkeys(("timeout_error", "deadline_exceeded", "modeltimeout"), 504),
-    **dict.fromkeys(("overloaded_error",), 529),
-}
-"""Statuses that Anthropic, Google, AWS and OpenAI document for the types of their errors, in lower case."""
-
-
-def broken_off(error: JsonValue, usage: Usage) -> BrokenOffReplyError:
-    """The failure of an answer in whose place, or in whose middle, the provider sent an error."""
-    parts: Object = error if isinstance(error, dict) else {"message": str(error)}
-    said = str(parts.get("code"))
-    names = (to_text(parts.get(name)).lower().removesuffix("exception") for name in ("type", "code", "status"))
-    is_status = len(said) == 3 and said.isdecimal() and 400 <= int(said) <= 599
-    status = int(said) if is_status else next(filter(None, map(_STATUSES.get, names)), None)
-    text = str(parts.get("message") or "the provider broke the answer off")
-    return BrokenOffReplyError(text, usage, status)
+def broken_off(body: Object, usage: Usage) -> BrokenOffReplyError:
+    """The failure of an answer in whose place, or in whose middle, the provider sent an error; ``body`` holds it."""
+    return BrokenOffReplyError("the provider broke the answer off", usage, read_error(body))
 
 
 def missing_field(name: str, usage: Usage) -> InvalidReplyError:

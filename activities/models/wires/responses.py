@@ -43,7 +43,7 @@ def read(reply: Object) -> Answered:
     """
     counts = counts_of(reply)
     if is_error(error := reply.get("error")):
-        raise broken_off(error, counts.usage)
+        raise broken_off({"error": error}, counts.usage)
     items = reply.get("output")
     if not isinstance(items, list):
         raise missing_field("output", counts.usage)
@@ -96,13 +96,13 @@ class ResponsePieces:
     def error(self) -> JsonValue:
         """An error in place of the rest of the stream, or the one that a response ended with."""
         failed = self._response.get("error")
-        return self._error or (failed if is_error(failed) else None)
+        return self._error or ({"error": failed} if is_error(failed) else None)
 
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add an event; kinds that are unknown say nothing."""
         kind = to_text(event.get("type")) or frame.event
         if kind == "error" or (not kind and is_error(event.get("error"))):
-            self._error = event.get("error") or {name: part for name, part in event.items() if name != "type"}
+            self._error = cast("JsonValue", event)
         elif isinstance(event.get("response"), dict):
             self._response |= to_object(event["response"])
             self._has_ended = self._has_ended or kind in _ENDINGS

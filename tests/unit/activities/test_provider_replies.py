@@ -268,7 +268,7 @@ async def test_an_answer_that_did_not_end_is_no_success(way: Way, reason: str) -
         ({"code": 429, "message": "slow down"}, 429, R.LLM_RATE_LIMITED),
         ({"code": 502, "message": "upstream is gone"}, 502, R.LLM_NETWORK_ERROR),
         ({"code": 401, "message": "no such key"}, 401, R.LLM_AUTH_ERROR),
-        ("upstream is gone", None, R.LLM_NETWORK_ERROR),
+        ("upstream is gone", 200, R.LLM_NETWORK_ERROR),
     ],
 )
 async def test_a_failure_inside_an_answer_has_its_own_code_and_status(

@@ -17,9 +17,9 @@ from perdure.llm.retries import (
     compose_final_text,
     decide,
     failure_text,
-    parse_retry_after,
     wait_before,
 )
+from perdure.llm.waits import wait_in_headers
 
 R = ReasonCode
 PLACE = "step 1, openai/gpt-5-mini"
@@ -320,7 +320,7 @@ def test_a_wait_is_always_one_that_a_timer_can_hold(attempt: int, base: timedelt
 def test_retry_after_is_read_in_seconds_milliseconds_and_as_a_date(
     headers: dict[str, str], expected: float | None
 ) -> None:
-    assert parse_retry_after(headers, NOW) == expected
+    assert wait_in_headers(headers, NOW) == expected
 
 
 BITS = ["Mon", "01", "Jan", "2026", "99999999999999999999", "00:00:00", "24:61:61", "GMT", "+99999999999", "-2400", ":"]
@@ -343,5 +343,5 @@ TEXTS = (
 @given(st.dictionaries(st.sampled_from(["retry-after", "Retry-After", "retry-after-ms"]), TEXTS))
 def test_no_header_breaks_the_reading_of_retry_after(headers: dict[str, str]) -> None:
     """It is a wait that can be, or none."""
-    value = parse_retry_after(headers, NOW)
+    value = wait_in_headers(headers, NOW)
     assert value is None or (value >= 0 and math.isfinite(value))
