@@ -5,6 +5,7 @@ A text is measured before it is parsed, so that no parser builds what is refused
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from itertools import chain
 
@@ -114,3 +115,11 @@ def _too_many() -> BoundsError:
 
 def _no_number() -> BoundsError:
     return BoundsError("has a number that is not finite or has too many digits; send it as a text")
+
+
+_NULL = re.compile(r"\s*(?:null|(?:(?!```).)*```[\w-]*\s*\n\s*null\s*```.*)\s*", re.DOTALL)
+
+
+def reads_as_null(text: str) -> bool:
+    """Whether a text is null as JSON, alone or in its first fenced block."""
+    return _NULL.fullmatch(text) is not None

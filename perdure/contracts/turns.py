@@ -20,7 +20,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.files import InlineFiles, Parts, parts_field, refuse_files
 from perdure.contracts.hooks import Decided, Rules
 from perdure.contracts.input_requests import InputRequest, Reply
-from perdure.contracts.json_bounds import check_value
+from perdure.contracts.json_bounds import check_value, reads_as_null
 from perdure.contracts.messages import History
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
@@ -496,8 +496,7 @@ class TurnResult(PublicValue):
     Attributes:
         error: One sentence on what went wrong; None if nothing did.
         output: The text of the last answer, at most 100,000 characters; a delegate's has its last calls with results.
-        value: The answer as JSON that fits the agent's output schema; None if there is no schema, the turn did not
-            finish, or the output was too long to be whole.
+        value: The answer as JSON that fits the agent's output schema; None without one, or if it was too long to keep.
         steps: Generations used.
         cost_usd: US dollars; the ``unpriced_calls``, model calls of unknown price, are not in it.
         turn: The number of the turn in its session, from 1; None if it was refused before it had one.
@@ -548,10 +547,11 @@ class TurnResult(PublicValue):
         Raises:
             ValueError: The turn has no value, or it does not fit (``pydantic.ValidationError``).
         """
-        if self.value is None and (self.stop_reason is not StopReason.FINISHED or self.output.strip() != "null"):
-            why = self.error or "its agent has no output_schema, or it did not finish"
-            msg = f"turn {self.turn} of session {self.session} ended {self.stop_reason} without a value: {why}"
-            raise ValueError(msg)
+        if self.value is None and not (self.stop_reason in {"finished", "stalled"} and reads_as_null(self.output)):
+            stopped = f"it was stopped by {self.stopped_by}, before the model gave an answer that fits output_schema"
+            none = stopped if self.stopped_by else "its agent has no output_schema, or it did not finish"
+            told = f"turn {self.turn} of session {self.session} ended {self.stop_reason} without a value"
+            raise ValueError(f"{told}: {self.error or none}")
         adapter: TypeAdapter[T] = wanted if isinstance(wanted, TypeAdapter) else TypeAdapter(wanted)
         return adapter.validate_json(to_json(self.value))
 

@@ -311,11 +311,11 @@ def _worked_out(text: str, calls: Sequence[ToolCall], results: Sequence[ToolMess
 
 
 def _value(tip: StepRecord, commit: CommitTurn) -> JsonValue:
-    """The answer's JSON value, if the turn finished and its output was not cut."""
+    """The answer's JSON value, if the model's answer ended the turn and its output was not cut."""
     answer = _answer(tip, commit)
     if answer is None or len(answer.content) > MAX_OUTPUT_CHARACTERS:
         return None
-    return answer.value if commit.stop_reason is StopReason.FINISHED else None
+    return answer.value if commit.stop_reason in {StopReason.FINISHED, StopReason.STALLED} else None
 
 
 def _answer(tip: StepRecord, commit: CommitTurn) -> AssistantMessage | None:

@@ -114,7 +114,31 @@ def test_null_is_the_value_of_a_type_that_has_it() -> None:
     with pytest.raises(ValidationError):
         answered.value_as(Meeting)
     with pytest.raises(ValueError, match="without a value"):
-        answered.model_copy(update={"stop_reason": StopReason.STALLED}).value_as(TypeAdapter[None](None))
+        answered.model_copy(update={"stop_reason": StopReason.CANCELLED}).value_as(TypeAdapter[None](None))
+
+
+@pytest.mark.parametrize("end", [StopReason.FINISHED, StopReason.STALLED])
+@pytest.mark.parametrize(
+    "text", ["null", " null\n", "```json\nnull\n```", "It is:\n```\n null \n```\nSo it is.", "```json\nnull```"]
+)
+def test_null_is_a_value_wherever_an_answer_has_it(text: str, end: StopReason) -> None:
+    answered = result(None).model_copy(update={"output": text, "stop_reason": end})
+    assert answered.value_as(TypeAdapter[int | None](int | None)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nullable", "null and void", "```\nnull and void\n```", "```\n1\n```\n```\nnull\n```"]
+)
+def test_a_text_that_speaks_of_null_is_no_value(text: str) -> None:
+    with pytest.raises(ValueError, match="without a value"):
+        result(None).model_copy(update={"output": text}).value_as(TypeAdapter[int | None](int | None))
+
+
+def test_a_result_without_a_value_says_what_stopped_it() -> None:
+    stopped = result(None).model_copy(update={"stopped_by": "look: enough"})
+    said = "ended finished without a value: it was stopped by look: enough, before the model gave an answer that fits"
+    with pytest.raises(ValueError, match=said):
+        stopped.value_as(Meeting)
 
 
 def test_a_result_without_a_value_says_why() -> None:
