@@ -40,7 +40,7 @@ from perdure.activities.models.provider_replies import (
 )
 from perdure.activities.models.reasoning import reasoning_of
 from perdure.activities.models.wires import CHAT, MESSAGES, chat
-from perdure.activities.models.wires.reply import Answered, Shown
+from perdure.activities.models.wires.reply import LONGEST_WHY, Answered, Shown
 from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
@@ -428,7 +428,9 @@ def _answer(answered: Answered, definition: AgentDefinition, *, may_be_cut: bool
     if definition.output_schema is not None and [call.name for call in calls] == [JSON_TOOL]:
         text, calls, finish_reason = calls[0].arguments, (), "stop"
     if finish_reason == "content_filter":
-        msg = f"the provider's content policy cut the answer off: {text[:200] or 'no text'}"
+        msg = (
+            f"the provider's content policy cut the answer off: {answered.why[:LONGEST_WHY] or text[:200] or 'no text'}"
+        )
         raise ContentFilteredError(msg)
     if finish_reason == CUT_OFF and may_be_cut:
         text, calls = f"{text}\n[cut off here: more of this answer was not affordable]".strip(), ()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perdure.activities.models.provider_replies import Object
-from perdure.activities.models.wires import chat, converse, gemini, messages, ollama, responses
+from perdure.activities.models.wires import chat, converse, gemini, messages, ollama, responses, usage
 from perdure.activities.models.wires.reply import Answered, Counts, Pieces
 
 
@@ -30,7 +30,7 @@ class Wire:
     pieces: Callable[[], Pieces]
 
 
-CHAT = Wire("chat completions", chat.read, chat.counts_of, chat.ChatPieces)
+CHAT = Wire("chat completions", chat.read, usage.counts_of, chat.ChatPieces)
 MESSAGES = Wire("messages", messages.read, messages.counts_of, messages.MessagePieces)
 GEMINI = Wire(
     "generateContent",
@@ -40,6 +40,6 @@ GEMINI = Wire(
 )
 CONVERSE = Wire("Converse", converse.read, converse.counts_of, converse.ConversePieces)
 OLLAMA = Wire("Ollama", ollama.read, ollama.counts_of, ollama.OllamaPieces)
-RESPONSES = Wire("Responses", responses.read, responses.counts_of, responses.ResponsePieces)
+RESPONSES = Wire("Responses", responses.read, usage.counts_of, responses.ResponsePieces)
 
 WIRES = (CHAT, MESSAGES, GEMINI, CONVERSE, OLLAMA, RESPONSES)

@@ -7,7 +7,6 @@ whole and a streamed answer differ.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from typing import cast
 
@@ -23,7 +22,6 @@ from perdure.activities.models.wires.reply import (
     broken_off,
     call_of,
     clean,
-    count_of,
     finish_of,
     has_ended,
     is_error,
@@ -31,17 +29,14 @@ from perdure.activities.models.wires.reply import (
     merge_ends,
     merge_parts,
     missing_field,
-    to_cost,
     to_list,
     to_object,
     to_objects,
     to_text,
 )
+from perdure.activities.models.wires.usage import counts_of, usage_in
 from perdure.contracts.tools import RawCall
 from perdure.contracts.values import JsonValue, replace_surrogates
-
-_THOUGHT = re.compile(r"\A\s*<(think|thinking)>(?P<thought>.*?)</\1>(?P<text>.*)\Z", re.DOTALL)
-"""Reasoning that a server without a reasoning parser leaves at the beginning of the text."""
 
 PARALLEL = "multi_tool_use.parallel"
 """Name of a call into which OpenAI's models sometimes pack several."""
@@ -71,54 +66,11 @@ def read(reply: Object) -> Answered:
         ends.append(finish_of("finish_reason", choice.get("finish_reason"), counts.usage))
         text, thought = _split_content(message.get("content"))
         field, own = next(((name, said) for name in _THOUGHTS if (said := to_text(message.get(name)))), ("", ""))
-        if not own and not thought and (match := _THOUGHT.match(text)):
-            text, thought = match["text"], match["thought"]
         parts.texts.append(text)
         parts.refusals.append(to_text(message.get("refusal")) or _refusal_in(message.get("content")))
         parts.reasoning += _reasoning(message, field, own or thought, len(parts.calls))
         parts.calls += _calls(message, counts)
     return parts.answered(merge_ends(ends), counts)
-
-
-def counts_of(reply: Object) -> Counts:
-    """The usage in a completion or a chunk; an odd form of it counts what can be read."""
-    usage = _usage_in(reply)
-    details = to_object(usage.get("prompt_tokens_details")) or to_object(usage.get("input_tokens_details"))
-    read = count_of(usage, "prompt_tokens", "input_tokens")
-    cached = count_of(details, "cached_tokens") or count_of(
-        usage, "cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens"
-    )
-    stored = count_of(details, "cache_creation_tokens", "cache_write_tokens") or count_of(
-        usage, "cache_creation_input_tokens"
-    )
-    cost = to_cost(usage.get("cost"))
-    upstream = to_cost(to_object(usage.get("cost_details")).get("upstream_inference_cost"))
-    if upstream is not None and (cost is None or usage.get("is_byok") is True):  # paid with the caller's own key
-        cost = upstream + (cost or 0)
-    return Counts(
-        input_tokens=read,
-        output_tokens=_written(usage, read),
-        cached_tokens=min(cached, read),
-        stored_tokens=min(stored, read - min(cached, read)),
-        cost_usd=cost,
-        tier=to_text(reply.get("service_tier")),
-    )
-
-
-def _written(usage: Object, read_tokens: int) -> int:
-    """Tokens of the answer; those of its reasoning are added if the total says that they are counted beside them."""
-    written = count_of(usage, "completion_tokens", "output_tokens")
-    details = to_object(usage.get("completion_tokens_details")) or to_object(usage.get("output_tokens_details"))
-    with_reasoning = written + count_of(details, "reasoning_tokens")
-    return with_reasoning if read_tokens + with_reasoning == count_of(usage, "total_tokens") else written
-
-
-def _usage_in(reply: Object) -> Object:
-    """The usage of a completion or a chunk, wherever a provider puts it."""
-    for choice in (reply, to_object(reply.get("x_groq")), *to_objects(reply.get("choices"))):
-        if usage := to_object(choice.get("usage")):
-            return usage
-    return {}
 
 
 def _split_content(content: JsonValue) -> tuple[str, str]:
@@ -137,8 +89,14 @@ def _split_content(content: JsonValue) -> tuple[str, str]:
             inner = fields.get("thinking") or fields.get("text")
             thoughts.append(_split_content(inner)[0])
         elif fields.get("type") != "refusal":
-            texts.append(to_text(fields.get("text")))
+            texts.append(_text_of(fields))
     return "".join(texts), "".join(thoughts)
+
+
+def _text_of(part: Object) -> str:
+    """The text of a part; some servers put it into an object, or name it otherwise."""
+    inner = next((part[name] for name in ("text", "content", "parts", "value") if part.get(name)), None)
+    return inner if isinstance(inner, str) else _split_content(inner)[0]
 
 
 def _refusal_in(content: JsonValue) -> str:
@@ -228,7 +186,7 @@ class ChatPieces:
             return
         if not isinstance(event.get("choices"), list) and read_error(event).message:
             self._suspect = cast("JsonValue", event)
-        if usage := _usage_in(event):
+        if usage := usage_in(event):
             counted = {name: count for name, count in usage.items() if count}  # a later zero is no count
             self._head["usage"] = {**to_object(self._head.get("usage")), **counted} or usage
             self._has_usage = True

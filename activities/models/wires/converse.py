@@ -10,6 +10,7 @@ from perdure.activities.models.wires.reply import (
     Counts,
     Parts,
     Shown,
+    count_both,
     count_of,
     finish_of,
     joined,
@@ -60,9 +61,12 @@ def counts_of(reply: Object) -> Counts:
     """The usage of a response. Bedrock counts what its cache gave and what it took beside the rest of the prompt."""
     usage = to_object(reply.get("usage"))
     cached, stored = count_of(usage, "cacheReadInputTokens"), count_of(usage, "cacheWriteInputTokens")
+    read_tokens, written = count_both(
+        usage, count_of(usage, "inputTokens") + cached + stored, count_of(usage, "outputTokens"), total="totalTokens"
+    )
     return Counts(
-        input_tokens=count_of(usage, "inputTokens") + cached + stored,
-        output_tokens=count_of(usage, "outputTokens"),
+        input_tokens=read_tokens,
+        output_tokens=written,
         cached_tokens=cached,
         stored_tokens=stored,
     )

@@ -6,11 +6,13 @@ from typing import cast
 from perdure.activities.models.provider_replies import InvalidReplyError, Object
 from perdure.activities.models.wires.frames import Frame
 from perdure.activities.models.wires.reply import (
+    LONGEST_WHY,
     Answered,
     Counts,
     FinishReason,
     Parts,
     Shown,
+    count_both,
     count_of,
     finish_of,
     has_ended,
@@ -34,7 +36,9 @@ def read(reply: Object) -> Answered:
     blocked = to_object(reply.get("promptFeedback")).get("blockReason")
     candidates = to_objects(reply.get("candidates"))
     if blocked and not candidates:
-        return Answered(text=f"the prompt was blocked ({blocked})", finish_reason="content_filter", counts=counts)
+        said = to_text(to_object(reply.get("promptFeedback")).get("blockReasonMessage"))
+        text = f"the prompt was blocked ({blocked}{f': {said[:LONGEST_WHY]}' if said else ''})"
+        return Answered(text=text, finish_reason="content_filter", counts=counts)
     if not isinstance(reply.get("candidates"), list):
         raise missing_field("candidates", counts.usage)
     parts = Parts()
@@ -42,7 +46,8 @@ def read(reply: Object) -> Answered:
     signatures: list[dict[str, JsonValue]] = []
     ends: list[FinishReason] = []
     for candidate in candidates:
-        ends.append(finish_of("finishReason", candidate.get("finishReason"), counts.usage))
+        parts.why = to_text(candidate.get("finishMessage")) or parts.why
+        ends.append(finish_of("finishReason", candidate.get("finishReason"), counts.usage, parts.why))
         for part in to_objects(to_object(candidate.get("content")).get("parts")):
             signature = to_text(part.get("thoughtSignature"))
             called = part.get("functionCall")
@@ -83,6 +88,7 @@ def counts_of(reply: Object) -> Counts:
     usage = to_object(reply.get("usageMetadata"))
     read_tokens = count_of(usage, "promptTokenCount") + count_of(usage, "toolUsePromptTokenCount")
     written = count_of(usage, "candidatesTokenCount", "responseTokenCount") + count_of(usage, "thoughtsTokenCount")
+    read_tokens, written = count_both(usage, read_tokens, written, total="totalTokenCount")
     return Counts(
         input_tokens=read_tokens,
         output_tokens=written,
@@ -126,12 +132,14 @@ class GeminiPieces:
 class _Candidate:
     def __init__(self) -> None:
         self.reason: JsonValue = None
+        self._why: JsonValue = None
         self._parts: list[JsonValue] = []
         self._calls = 0
 
     def add(self, candidate: Object, shown: Shown) -> None:
         if has_ended(reason := candidate.get("finishReason")):
             self.reason = reason
+        self._why = candidate.get("finishMessage") or self._why
         for part in to_objects(to_object(candidate.get("content")).get("parts")):
             self._parts.append(cast("JsonValue", part))
             text, called = to_text(part.get("text")), part.get("functionCall")
@@ -144,4 +152,4 @@ class _Candidate:
                 shown.text(text)
 
     def whole(self) -> Object:
-        return {"content": {"parts": self._parts}, "finishReason": self.reason}
+        return {"content": {"parts": self._parts}, "finishReason": self.reason, "finishMessage": self._why}

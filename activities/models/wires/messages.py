@@ -40,8 +40,9 @@ def read(reply: Object) -> Answered:
         raise missing_field("content", counts.usage)
     if "stop_reason" not in reply:
         raise missing_field("stop_reason", counts.usage)
-    finish_reason = finish_of("stop_reason", reply["stop_reason"], counts.usage)
-    parts = Parts()
+    why = _why(to_object(reply.get("stop_details")))
+    finish_reason = finish_of("stop_reason", reply["stop_reason"], counts.usage, why)
+    parts = Parts(why=why)
     for block in to_objects(blocks):
         kind = block.get("type")
         if not isinstance(kind, str):
@@ -57,6 +58,12 @@ def read(reply: Object) -> Answered:
         elif kind in {"thinking", "redacted_thinking"}:
             parts.reasoning.append({**_thinking(block), **({"calls": len(parts.calls)} if parts.calls else {})})
     return parts.answered(finish_reason, counts)
+
+
+def _why(details: Object) -> str:
+    """Claude's reason for a refusal: its explanation with the category of the policy."""
+    category = to_text(details.get("category"))
+    return f"{to_text(details.get('explanation'))}{f' [{category}]' if category else ''}".strip()
 
 
 def _thinking(block: Object) -> dict[str, JsonValue]:
@@ -106,7 +113,8 @@ class MessagePieces:
         elif kind == "content_block_delta":
             self._blocks.find(event.get("index"), shown).add(to_object(event.get("delta")))
         elif kind == "message_delta":
-            self._message |= {name: value for name, value in to_object(event.get("delta")).items() if value is not None}
+            delta = {"stop_details": event.get("stop_details"), **to_object(event.get("delta"))}
+            self._message |= {name: value for name, value in delta.items() if value is not None}
             self._has_final_usage = self._add_usage(event.get("usage")) or self._has_final_usage
 
     def reply(self) -> Object:

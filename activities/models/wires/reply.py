@@ -18,12 +18,16 @@ from perdure.activities.models.provider_replies import (
     is_deeper,
 )
 from perdure.activities.models.wires.frames import Frame
+from perdure.activities.models.wires.thoughts import split_thoughts, with_thought
 from perdure.contracts.budgets import Usage
 from perdure.contracts.tools import RawCall
 from perdure.contracts.values import JsonValue, replace_surrogates
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", ""]
 """Reason an answer ended, in OpenAI's words; empty if the provider did not say."""
+
+LONGEST_WHY = 500
+"""Characters that are told of what a provider says of an answer's end."""
 
 UNREADABLE = "arguments with numbers too long or values nested too deep to be read"
 """Put in place of a call's arguments that cannot be read: the model then reads that they are no JSON object."""
@@ -68,6 +72,7 @@ class Answered:
     Attributes:
         reasoning: The blocks of its reasoning, in the forms of ``perdure.activities.models.provider_messages``.
         refusal: The model's refusal beside its content.
+        why: What the provider says of the answer's end, such as the policy that a refused one broke.
     """
 
     text: str = ""
@@ -76,6 +81,7 @@ class Answered:
     refusal: str = ""
     finish_reason: FinishReason = ""
     counts: Counts = field(default_factory=Counts)
+    why: str = ""
 
     @property
     def end(self) -> FinishReason:
@@ -91,20 +97,23 @@ class Parts:
     calls: list[RawCall] = field(default_factory=list[RawCall])
     reasoning: list[dict[str, JsonValue]] = field(default_factory=list[dict[str, JsonValue]])
     refusals: list[str] = field(default_factory=list[str])
+    why: str = ""
 
     def call(self, name: object, arguments: object) -> None:
         """Add a tool call as the model wrote it; arguments that are no text become one."""
         self.calls.append(call_of(name, arguments))
 
     def answered(self, finish_reason: FinishReason, counts: Counts) -> Answered:
-        """The answer that these are the parts of."""
+        """The answer that these are the parts of; reasoning that a server left in its text is none of the text."""
+        text, thought = split_thoughts("".join(self.texts))
         return Answered(
-            text=replace_surrogates("".join(self.texts)),
+            text=replace_surrogates(text),
             calls=tuple(self.calls),
-            reasoning=tuple(self.reasoning),
+            reasoning=with_thought(self.reasoning, replace_surrogates(thought)),
             refusal=replace_surrogates("".join(self.refusals)),
             finish_reason=finish_reason,
             counts=counts,
+            why=replace_surrogates(self.why),
         )
 
 
@@ -182,7 +191,7 @@ _ENDS = cast(
         " compaction continuation incomplete",
         content_filter="content_filter content_filtered safety sensitive refusal guardrail_intervened recitation"
         " language blocklist prohibited_content spii error_toxic escalation image_safety image_prohibited_content"
-        " image_recitation content_policy_violation",
+        " image_recitation content_policy_violation model_armor",
     ),
 )
 """Finish reasons of all providers of answers that ended, were cut off or filtered."""
@@ -206,8 +215,14 @@ def has_ended(reason: JsonValue) -> bool:
     return _letters(reason) not in {"", "null", "none"}
 
 
-def finish_of(field_name: str, reason: JsonValue, usage: Usage) -> FinishReason:
+def finish_of(field_name: str, reason: JsonValue, usage: Usage, why: str = "") -> FinishReason:
     """The finish reason in OpenAI's words.
+
+    Args:
+        field_name: The field that it stands in.
+        reason: The provider's reason.
+        usage: What the answer has cost.
+        why: What else the provider says of the end.
 
     Raises:
         BrokenOffReplyError: The provider broke the answer off.
@@ -215,11 +230,11 @@ def finish_of(field_name: str, reason: JsonValue, usage: Usage) -> FinishReason:
     """
     if not has_ended(reason):
         return ""
-    said = _letters(reason)
+    said, told = _letters(reason), f"{field_name} {reason}{f': {why[:LONGEST_WHY]}' if why else ''}"
     if said in _FAILED:
-        raise BrokenOffReplyError(f"the provider broke the answer off ({field_name} {reason})", usage)
+        raise BrokenOffReplyError(f"the provider broke the answer off ({told})", usage)
     if said in _MALFORMED:
-        raise InvalidReplyError(f"the model's answer is malformed ({field_name} {reason})", usage)
+        raise InvalidReplyError(f"the model's answer is malformed ({told})", usage)
     if said not in _ENDS:
         msg = f"the answer ends with {field_name} {str(reason)[:100]!r}, which is no end that perdure knows"
         raise InvalidReplyError(msg, usage)
@@ -287,6 +302,22 @@ def to_count(value: object) -> int:
 def count_of(counts: Object, *names: str) -> int:
     """The first of these counts that is not zero."""
     return next((found for name in names if (found := to_count(counts.get(name)))), 0)
+
+
+def count_both(
+    usage: Object, read: int, written: int, *, beside: int = 0, total: str = "total_tokens"
+) -> tuple[int, int]:
+    """Tokens of the prompt and of the answer. Where a total is larger than their sum, the total counts.
+
+    The rest of it is of the answer, as reasoning that is counted beside it is, unless the prompt has no count, or the
+    rest are the tokens that the provider's cache has ``beside`` the prompt.
+    """
+    rest = count_of(usage, total) - read - written
+    if rest <= 0:
+        return read, written
+    if not read:
+        return rest, written
+    return (read + rest, written) if rest == beside else (read, written + rest)
 
 
 def to_cost(value: object) -> Decimal | None:

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from typing import cast
 
 from perdure.activities.models.provider_replies import Object
-from perdure.activities.models.wires import chat
 from perdure.activities.models.wires.frames import Frame
 from perdure.activities.models.wires.reply import (
     Answered,
     Blocks,
-    Counts,
     Parts,
     Shown,
     broken_off,
@@ -26,6 +24,7 @@ from perdure.activities.models.wires.reply import (
     to_objects,
     to_text,
 )
+from perdure.activities.models.wires.usage import counts_of
 from perdure.contracts.values import JsonValue
 
 _ENDINGS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -62,11 +61,6 @@ def read(reply: Object) -> Answered:
         elif kind == "reasoning":
             parts.reasoning.append(_reasoning(item, parts))
     return parts.answered(finish_reason, counts)
-
-
-def counts_of(reply: Object) -> Counts:
-    """The usage of a response; its names differ from those of a chat completion, and its meaning does not."""
-    return chat.counts_of(reply)
 
 
 def _reason(reply: Object) -> JsonValue:
