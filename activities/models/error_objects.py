@@ -38,7 +38,7 @@ _PLACES = ("error", "Error", "fault", "detail", "message", "response")
 _DEEPEST_PLACE = 4
 """Levels at which an error object is looked for."""
 
-_NAMES = ("code", "type", "status", "error_code", "errorCode", "__type")
+_NAMES = ("code", "type", "status", "error_type", "error_code", "errorCode", "__type")
 _STATUSES = ("code", "status", "status_code", "statusCode", "http_status_code", "error_code")
 _STATUSES_OF_NAMES: dict[str, int] = {
     **dict.fromkeys(("invalid_request_error", "invalid_argument", "failed_precondition", "validation"), 400),
@@ -180,6 +180,9 @@ def _names_in(said: Mapping[str, JsonValue]) -> Iterator[str | int]:
             isinstance(name, int) and name > 999
         ):  # else it is a status
             yield name
+    metadata = said.get("metadata")
+    if isinstance(metadata, dict) and isinstance(kind := metadata.get("error_type"), str):  # OpenRouter's
+        yield kind
     details = said.get("details")
     for detail in details if isinstance(details, list) else ():
         reason = detail.get("reason") if isinstance(detail, dict) else None  # Google's

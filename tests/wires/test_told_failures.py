@@ -114,6 +114,22 @@ async def test_a_choice_that_ends_in_an_error_has_its_code_and_words(choices: bo
         assert "slow down" in facts.text
 
 
+@pytest.mark.parametrize(
+    ("body", "code", "status"),
+    [
+        ({"error": "Input validation error: too odd", "error_type": "validation"}, R.LLM_REQUEST_ERROR, 400),  # TGI's
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, R.LLM_NETWORK_ERROR, 200),
+        ({"error": {"message": "x", "metadata": {"error_type": "rate_limit_exceeded"}}}, R.LLM_RATE_LIMITED, 429),
+        ({"error": {"message": "x", "code": 402, "metadata": {"error_type": "odd"}}}, R.LLM_QUOTA_EXHAUSTED, 402),
+        ({"error": {"message": "x", "metadata": {"error_type": 5}}}, R.LLM_NETWORK_ERROR, 200),
+    ],
+)
+async def test_a_type_may_stand_in_another_field(body: Json, code: ReasonCode, status: int) -> None:
+    sent = json.dumps(body).encode()
+    for facts in (await failure(CHAT, sent), await failure(CHAT, (*BEGUN["chat"][1], b"data: " + sent + b"\n\n"))):
+        assert (classify(facts), facts.status) == (code, status)
+
+
 def google(*details: Json, message: str = "Resource exhausted") -> Json:
     """Google's error for a quota."""
     return {"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": list(details)}}
