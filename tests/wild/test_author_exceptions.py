@@ -260,7 +260,7 @@ async def test_of_a_toolset_that_is_left_it_costs_nothing(run: Run, kind: str) -
         *("stop_condition_met", "agent_end"),
     ],
 )
-async def test_of_a_hook_at_any_event_it_is_met_once(run: Run, kind: str, event: str) -> None:
+async def test_of_a_hook_at_any_event_it_is_met_once(run: Run, kind: str, event: Any) -> None:
     """S-36: whatever has been paid and has run before it."""
     runs: list[str] = []
 
