@@ -136,7 +136,7 @@ def show_command(*, schedule: str, tenant: str, as_json: bool) -> None:
 
 @schedule_command.command("pause")
 @schedule_argument
-@click.option("--note", default="", metavar="TEXT", help="Why; replaces the schedule's note.")
+@click.option("--note", default="", metavar="TEXT", help="Why, shown as the reason.")
 @tenant
 def pause_command(*, schedule: str, note: str, tenant: str) -> None:
     """Pause schedule ID: it starts no run until 'perdure schedule unpause ID'."""
@@ -146,7 +146,7 @@ def pause_command(*, schedule: str, note: str, tenant: str) -> None:
 
 @schedule_command.command("unpause")
 @schedule_argument
-@click.option("--note", default="", metavar="TEXT", help="Why; replaces the schedule's note.")
+@click.option("--note", default="", metavar="TEXT", help="Why, shown as the reason.")
 @tenant
 def unpause_command(*, schedule: str, note: str, tenant: str) -> None:
     """Let a paused schedule ID start runs again."""
@@ -210,7 +210,8 @@ def _when(schedule: Schedule) -> str:
 
 def _state(schedule: Schedule) -> str:
     if schedule.paused:
-        return f"paused ({schedule.note})" if schedule.note else "paused"
+        why = schedule.reason or schedule.note
+        return f"paused ({why})" if why else "paused"
     return "active" if schedule.next_at else "over"
 
 

@@ -449,8 +449,8 @@ class Client:
     async def delete(self, session: str, *, histories: bool = False, by: str = "") -> Erased:
         """Erase an idle session and its delegates' from the store; a tombstone stays. Finishes a cut-off erasure.
 
-        The id is never used again. Steps that forks need stay. Temporal keeps histories until its retention, unless
-        ``histories`` is true. Raises SessionBusyError, SessionErasedError and UnknownSessionError.
+        The id is never used again. Steps that forks need stay. Waits up to 30 s for a turn's last hooks. ``histories``:
+        what Temporal has, too. Raises SessionBusyError, SessionErasedError and UnknownSessionError.
         """
         return await self.schedules.delete_session(session, histories=histories, by=by)
 

@@ -50,6 +50,9 @@ from perdure.store import Store
 AT_ONCE = 20
 """Schedules that are described at a time, for a list."""
 
+_PAUSED, _UNPAUSED = _NO_REASON = "paused", "unpaused"
+"""Texts for Temporal of a change whose reason nobody gave; it takes no empty ones."""
+
 _NOT_PLAIN = re.compile(r"[^\w./:@+=~ -]", re.ASCII)
 """Characters that a query of the server must not hold as they stand."""
 
@@ -84,7 +87,7 @@ class Schedules:
             UnknownSessionError: There is no session of that id.
             ServerUnreachableError: The server does not answer.
         """
-        request = _said(validate(ScheduleRequest, {"id": schedule, **fields}))
+        request = _said(validate(ScheduleRequest, _given({"id": schedule, **fields})))
         if request.once is not None and request.once <= datetime.now(UTC):
             raise RequestRefusedError(f"at: {request.once.isoformat()} is in the past; write a time in the future")
         made = await self._made(request)
@@ -146,15 +149,19 @@ class Schedules:
     async def update(self, schedule: str, **fields: object) -> Schedule:
         """Change some fields of a schedule, and leave the others as they are; None takes a field away.
 
+        A field that is taken away is what it is in a schedule that was made without it.
+
         Raises:
             UnknownScheduleError: The tenant has none of that id.
             RequestRefusedError: A field is wrong; nothing was changed.
         """
-        request = await self._request(await self._describe(schedule))
-        changed = _said(validate(ScheduleRequest, {**request.model_dump(exclude_unset=True), **fields, "id": schedule}))
+        described = await self._describe(schedule)
+        request = await self._request(described)
+        kept = request.model_dump(exclude_unset=True)
+        changed = _said(validate(ScheduleRequest, _given({**kept, **fields, "id": schedule})))
         if "at" in fields and changed.once is not None and changed.once <= datetime.now(UTC):
             raise RequestRefusedError(f"at: {changed.once.isoformat()} is in the past; write a time in the future")
-        made = await self._made(changed)
+        made = await self._made(changed, reason=self._reason(described, request))
 
         async def exchange(_: ScheduleUpdateInput) -> ScheduleUpdate:
             return ScheduleUpdate(schedule=made)
@@ -163,22 +170,28 @@ class Schedules:
         return await self.get(schedule)
 
     async def pause(self, schedule: str, note: str = "") -> Schedule:
-        """Pause a schedule: it starts no run until :meth:`unpause`.
+        """Pause a schedule: it starts no run until :meth:`unpause`. ``note`` says why, as its ``reason``.
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
         """
-        await self._change(schedule, self._handle(schedule).pause(note=self._codec.seal_text(note) or "paused"))
+        handle = self._handle(schedule)
+        await self._change(schedule, handle.pause(note=await self._text(schedule, note) or _PAUSED))
         return await self.get(schedule)
 
     async def unpause(self, schedule: str, note: str = "") -> Schedule:
-        """Let a paused schedule start runs again.
+        """Let a paused schedule start runs again. ``note`` says why, as its ``reason``.
 
         Raises:
             UnknownScheduleError: The tenant has none of that id.
         """
-        await self._change(schedule, self._handle(schedule).unpause(note=self._codec.seal_text(note) or "unpaused"))
+        handle = self._handle(schedule)
+        await self._change(schedule, handle.unpause(note=await self._text(schedule, note) or _UNPAUSED))
         return await self.get(schedule)
+
+    async def _text(self, schedule: str, note: str) -> str:
+        """Text that Temporal shows from now on, sealed: the note of a change, or else the schedule's own."""
+        return self._codec.seal_text(note or (await self._request(await self._describe(schedule))).note)
 
     async def trigger(self, schedule: str) -> None:
         """Start a run now, even while the schedule is paused or another run of it works.
@@ -273,8 +286,8 @@ class Schedules:
         memo: Mapping[str, Any] = await listed.memo_value(SCHEDULE_MEMO, {})
         return str(memo["id"]) if memo.get("tenant") == self._tenant and "id" in memo else None
 
-    async def _made(self, request: ScheduleRequest) -> TemporalSchedule:
-        """The schedule in Temporal's form; whom it is for is there."""
+    async def _made(self, request: ScheduleRequest, *, reason: str = "") -> TemporalSchedule:
+        """The schedule in Temporal's form; whom it is for is there. It has one text: the reason hides the note."""
         store, overlap = await self._sessions.store(), ScheduleOverlapPolicy.BUFFER_ONE
         if request.agent is not None:
             if request.when_busy == "reject":
@@ -293,7 +306,7 @@ class Schedules:
                 catchup_window=request.catchup_window,
                 pause_on_failure=request.session is not None,  # a session that is gone does not come back
             ),
-            state=ScheduleState(note=self._codec.seal_text(request.note), paused=request.paused),
+            state=ScheduleState(note=self._codec.seal_text(reason or request.note), paused=request.paused),
         )
 
     async def _action_of_turn(self, request: ScheduleRequest, agent: str, store: Store) -> ScheduleActionStartWorkflow:
@@ -336,10 +349,17 @@ class Schedules:
         kind = Continuation if action.workflow == AGENT_TURN else Knock
         (told,) = await converter.decode([action.args[0]], [kind])
         (asked,) = await converter.decode([action.memo[SCHEDULE_MEMO]], [dict])
-        state = description.schedule.state
-        return ScheduleRequest.model_validate(
-            {**asked, "prompt": told.prompt, "paused": state.paused, "note": self._codec.open_text(state.note or "")}
-        )
+        state = {"paused": description.schedule.state.paused, "note": asked.get("note", self._shown(description))}
+        return ScheduleRequest.model_validate({**asked, "prompt": told.prompt, **state})
+
+    def _shown(self, description: ScheduleDescription) -> str:
+        """Text that Temporal shows of the schedule, opened."""
+        return self._codec.open_text(description.schedule.state.note or "")
+
+    def _reason(self, description: ScheduleDescription, request: ScheduleRequest) -> str:
+        """Reason of the last pause or unpause: what Temporal shows, unless that is the schedule's own note."""
+        shown = self._shown(description)
+        return "" if shown in {request.note, *_NO_REASON} else shown
 
     async def _find(self, schedule: str) -> Schedule | None:
         try:
@@ -352,6 +372,7 @@ class Schedules:
             tenant=self._tenant,
             jitter=request.jitter.total_seconds(),
             catchup=request.catchup_window.total_seconds(),
+            reason=self._reason(description, request),
             next_at=tuple(moment.astimezone(ZoneInfo(request.timezone)) for moment in info.next_action_times),
             runs=info.num_actions,
             left_out=info.num_actions_skipped_overlap,
@@ -371,9 +392,16 @@ def _said(request: ScheduleRequest) -> ScheduleRequest:
     return request
 
 
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    """The fields without those that None takes away: one that has another default than None cannot hold it."""
+    optional = {name for name, field in ScheduleRequest.model_fields.items() if not field.is_required()}
+    return {name: value for name, value in fields.items() if value is not None or name not in optional}
+
+
 def _memo(request: ScheduleRequest) -> dict[str, Any]:
     """Memo with the request, without its prompt: Temporal's own form of a schedule does not tell it."""
-    return {SCHEDULE_MEMO: request.model_dump(mode="json", exclude_unset=True, exclude={"prompt", "paused", "note"})}
+    said = request.model_dump(mode="json", exclude_unset=True, exclude={"prompt", "paused"})
+    return {SCHEDULE_MEMO: said | {"note": request.note}}
 
 
 def _spec(request: ScheduleRequest) -> ScheduleSpec:

@@ -92,8 +92,8 @@ class Erased(Value):
 
 
 CLOSING_TIMEOUT = timedelta(seconds=30)
-"""Longest time that the start of a turn waits for hooks of the one before, which has ended, until that counts as
-running.
+"""Longest time that the start of a turn and an erasure wait for hooks of the turn before, which has ended, until that
+counts as running.
 """
 
 
@@ -255,12 +255,10 @@ class Sessions:
         if run.request_id == request_id:
             return self.turn(session, request_id, run.run_id)
         turn = None
-        with contextlib.suppress(StoreError, TimeoutError):
+        with contextlib.suppress(StoreError):
             turn = await self.turn_asked_before(session, run.request_id)
-            if turn is not None and turn.result is not None:
-                async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
-                    await self.runs.close(session, run.run_id)
-                return None
+        if turn is not None and turn.result is not None and await self._closes(session, run):
+            return None
         status = await self.runs.status(session)
         # The store knows the number a moment before the workflow does.
         number = (status.turn if status is not None else None) or (turn.turn if turn is not None else None)
@@ -268,6 +266,30 @@ class Sessions:
             f"session {session!r} is running {f'turn {number}' if number else 'another turn'}; "
             f"send to it with client.send or 'perdure send {session} …', or cancel it first"
         )
+
+    async def _closes(self, session: str, run: Run) -> bool:
+        """Wait for the close of a run whose turn has ended: its last hooks may run. False if they do not end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
+                await self.runs.close(session, run.run_id)
+            return True
+        return False
+
+    async def _wait_until_idle(self, session: str) -> None:
+        """Wait for the close of a run whose turn has ended.
+
+        Raises:
+            SessionBusyError: A turn of the session runs, or its last hooks do not end.
+        """
+        while (newest := await self.runs.find_newest(session)) is not None and newest.running:
+            turn = await self.turn_asked_before(session, newest.request_id)
+            if turn is None or turn.result is None:
+                msg = f"a turn of session {session!r} runs; end it with 'perdure cancel {session} --drop-queue' first"
+                raise SessionBusyError(msg)
+            if not await self._closes(session, newest):
+                raise SessionBusyError(
+                    f"turn {turn.turn} of session {session!r} has ended, and its last hooks run; wait for them"
+                )
 
     async def send(
         self,
@@ -326,10 +348,8 @@ class Sessions:
 
     async def delete(self, session: str, *, histories: bool, by: str) -> Erased:
         """Erase a session, the sessions of its delegates first, and what Temporal has of them if that is asked for."""
-        store, newest = await self.store(), await self.runs.find_newest(session)
-        if newest is not None and newest.running:
-            msg = f"a turn of session {session!r} runs; end it with 'perdure cancel {session} --drop-queue' first"
-            raise SessionBusyError(msg)
+        store = await self.store()
+        await self._wait_until_idle(session)
         delegates: list[str] = []
         try:
             if await store.tombstone(session) is None:

@@ -142,6 +142,7 @@ class Schedule(PublicValue):
         tenant: On whose behalf its turns run.
         jitter: In seconds.
         catchup: In seconds.
+        reason: Reason of the last pause or unpause, given with it; the Temporal server's, if it paused the schedule.
         next_at: Times of its next runs in ``timezone``, at most ten.
         runs: Number of runs so far.
         left_out: Number of runs skipped by ``reject``.
@@ -167,6 +168,7 @@ class Schedule(PublicValue):
     catchup: float = 0.0
     paused: bool = False
     note: str = ""
+    reason: str = ""
     next_at: tuple[datetime, ...] = ()
     runs: int = 0
     left_out: int = 0

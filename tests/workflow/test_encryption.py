@@ -204,9 +204,9 @@ async def say_everything(house: House, plain: temporalio.client.Client, provider
         note=MARKS["note"],
         context={"of": MARKS["context"]},
     )
-    await client.schedules.pause("nightly", note=MARKS["note"])
+    await client.schedules.pause("nightly", note=MARKS["pause"])
     schedule = await client.schedules.get("nightly")
-    assert (schedule.note, schedule.prompt) == (MARKS["note"], MARKS["scheduled"])
+    assert (schedule.note, schedule.reason, schedule.prompt) == (MARKS["note"], MARKS["pause"], MARKS["scheduled"])
     return blobs
 
 

@@ -153,7 +153,7 @@ async def test_a_schedule_is_changed_paused_and_listed_by_its_tenant_alone(house
     assert (changed.cron, changed.prompt, changed.agent, changed.note) == (None, "Once.", "tester", "for Ann")
     assert len(changed.next_at) == 1
     paused = await ours.pause("nightly", "holidays")
-    assert (paused.paused, paused.note) == (True, "holidays")
+    assert (paused.paused, paused.reason, paused.note) == (True, "holidays", "for Ann")
     assert (await ours.update("nightly", max_steps=7)).paused
     assert not (await ours.unpause("nightly")).paused
 
@@ -261,7 +261,7 @@ async def test_a_schedule_whose_session_is_gone_pauses_itself(house: House) -> N
     async with ScriptedProvider(Script(replies=(say("one"),))) as provider, house.worker(AGENT):
         house.use(provider)
         await house.run()
-        await schedules.add(name, cron="@daily", session=house.session, prompt="Still there?")
+        await schedules.add(name, cron="@daily", session=house.session, prompt="Still there?", note="every day")
         change = text("UPDATE sessions SET tenant = 'another'")
         await house.store.write("give_away", lambda connection: connection.execute(change).close())
         await schedules.trigger(name)
@@ -272,6 +272,8 @@ async def test_a_schedule_whose_session_is_gone_pauses_itself(house: House) -> N
             return (await schedules.get(name)).paused
 
         await eventually(paused)
+        gone = await schedules.get(name)
+        assert (gone.note, "workflow failure" in gone.reason) == ("every day", True)
         await schedules.remove(name)
 
 

@@ -32,11 +32,11 @@ class ScheduleChanges(Body):
         default=None, max_length=200, description="Run repeatedly: minute hour day month weekday, as in 0 7 * * 1-5"
     )
     at: datetime | None = Field(default=None, description="Run once, at this time; without an offset, in timezone")
-    timezone: str = Field(default="UTC", min_length=1, max_length=100, description="Name in the tz database")
+    timezone: str | None = Field(default="UTC", min_length=1, max_length=100, description="Name in the tz database")
     agent: Label | None = Field(default=None, min_length=1, description="Start a new session of this agent in each run")
     session: SessionName | None = Field(default=None, description="Send the prompt to this session, instead of agent")
     prompt: str = Field(default="", min_length=1, description="Message of each run, at most 128 KiB")
-    when_busy: WhenBusy = "queue"
+    when_busy: WhenBusy | None = "queue"
     model: Label | None = Field(default=None, min_length=1, description="With agent: provider/model of each turn")
     max_steps: int | None = Field(default=None, ge=1, le=1_000_000, description="With agent: step limit of each turn")
     budgets: Budgets | None = Field(default=None, description="With agent: budgets of each turn")
@@ -46,14 +46,14 @@ class ScheduleChanges(Body):
     context: dict[str, JsonValue] | None = Field(
         default=None, description="For tools, hooks and instructions, at most 16 KiB; no model reads it"
     )
-    jitter: float = Field(default=0, ge=0, le=86_400, description="Start each run up to this many seconds later")
+    jitter: float | None = Field(default=0, ge=0, le=86_400, description="Start each run up to this many seconds later")
     catchup: float | None = Field(
         default=None,
         ge=10,
         le=31_536_000,
         description="Make up for runs missed by less than this many seconds; null is an hour, or a day with at",
     )
-    note: str = Field(default="", max_length=1000, description="For people")
+    note: str | None = Field(default="", max_length=1000, description="For people")
 
 
 class ScheduleBody(ScheduleChanges):
@@ -69,7 +69,7 @@ class ScheduleBody(ScheduleChanges):
 class NoteBody(Body):
     """A note on why a schedule is paused or goes on."""
 
-    note: str = Field(default="", max_length=1000)
+    note: str = Field(default="", max_length=1000, description="Reason of the schedule; its own note stays")
 
 
 def _own(gateway: Gateway, caller: Caller) -> Schedules:

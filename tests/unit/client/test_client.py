@@ -16,6 +16,7 @@ from perdure.client import (
     RequestRefusedError,
     ServerUnreachableError,
     SessionBusyError,
+    SessionErasedError,
     SessionIdleError,
     Turn,
     TurnClosedError,
@@ -126,6 +127,54 @@ async def test_a_turn_whose_last_hooks_do_not_end_counts_as_running(
     assert (await types(first))[-1] == "agent_end"
     with pytest.raises(SessionBusyError, match=f"perdure send {session}"):
         await client.start("writer", "go", session=session)
+    await finish(client, first)
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("next_turn", ["", "hold"], ids=["nothing waits", "a message waits"])
+async def test_a_session_is_erased_behind_a_turn_that_has_ended_and_runs_its_last_hooks(
+    client: Client, session: str, monkeypatch: pytest.MonkeyPatch, next_turn: str
+) -> None:
+    """Whoever has read the end of a turn may erase its session; unless a message waited there, whose turn runs then."""
+    met = asyncio.Event()
+    close = client._runs.close
+
+    async def closing(session: str, run_id: str) -> Close:
+        met.set()
+        return await close(session, run_id)
+
+    first = await client.start("writer", "linger", session=session)
+    assert (await types(first))[-1] == "agent_end"
+    second = await client.send(session, next_turn) if next_turn else None
+    monkeypatch.setattr(client._sessions.runs, "close", closing)
+    erasing = asyncio.create_task(client.delete(session))
+    await asyncio.wait({erasing, asyncio.create_task(met.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    assert met.is_set()
+    await finish(client, first)
+    if second is None:
+        assert (await erasing).session == session
+    else:
+        with pytest.raises(SessionBusyError, match=f"end it with 'perdure cancel {session} --drop-queue'"):
+            await erasing
+        await finish(client, second)
+        await second.result()
+        await client.delete(session)
+    with pytest.raises(SessionErasedError):
+        await client.transcript(session)
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_session_whose_last_hooks_do_not_end_is_not_erased_and_no_cancel_is_advised(
+    client: Client, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_sessions, "CLOSING_TIMEOUT", timedelta(seconds=0.2))
+    first = await client.start("writer", "linger", session=session)
+    assert (await types(first))[-1] == "agent_end"
+    with pytest.raises(
+        SessionBusyError, match=f"turn 1 of session '{session}' has ended, and its last hooks run"
+    ) as busy:
+        await client.delete(session)
+    assert "cancel" not in str(busy.value)
     await finish(client, first)
 
 
