@@ -100,9 +100,11 @@ def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
         app.include_router(router)
     for router in ROUTERS:
         app.include_router(router, responses=DOCUMENTED)
-    app.include_router(CODEC_ROUTER)
-    for door in doors:
-        app.include_router(door.router)
+    others = (CODEC_ROUTER, *(door.router for door in doors))
+    for router in others:
+        app.include_router(router)
+    # FastAPI's own list is of routers, which name their routes to nobody.
+    app.state.known_routes = [route for router in (*OPEN_ROUTERS, *ROUTERS, *others) for route in router.routes]
     handle_errors(app)
     app.add_middleware(
         Guard,

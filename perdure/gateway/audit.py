@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,9 +10,11 @@ from http import HTTPStatus
 
 from fastapi.routing import APIRoute
 from starlette.requests import Request
+from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 from perdure import tracing
+from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.gateway.callers import Caller
 from perdure.log_levels import quiet_libraries
 from perdure.security.redaction import redact_text
@@ -20,7 +23,18 @@ audit_log = logging.getLogger("perdure.audit")
 """Who started, steered, approved, cancelled and read what: records with the fields below, at level INFO."""
 
 access_log = logging.getLogger("perdure.access")
-"""Requests: method, path without its query, status, milliseconds, who."""
+"""Requests: method, path of the route, status, milliseconds, who."""
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Methods that logs and metrics name."""
+
+OTHER_METHOD, NO_ROUTE = "other", "none"
+"""Words for a method and a path that no route has: what a caller writes there stands nowhere."""
+
+_LOGGED_PLACES: Mapping[str, str] = {"session": SESSION_ID_PATTERN, "turn": r"^[0-9]{1,9}$"}
+"""Parameters of paths that the logs name, and the form that they must have."""
+
+_PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 _FIELDS = (
     "who",
@@ -71,10 +85,33 @@ def audit_request(scope: Scope, status: int) -> None:
     state: Mapping[str, object] = scope.get("state", {})
     caller, route = state.get("caller"), scope.get("route")
     if isinstance(caller, Caller) and isinstance(route, APIRoute):
-        session = state.get("session") or scope.get("path_params", {}).get("session", "")
+        session = state.get("session") or _logged(scope, "session")
         outcome = "done" if status < HTTPStatus.BAD_REQUEST else state.get("problem") or status
         more = {name: state[name] for name in ("payloads", "keys", "block") if name in state}
         audit(caller, route.operation_id or route.name, str(session), str(outcome), **more)
+
+
+def method_of(scope: Scope) -> str:
+    """The method of a request for logs and metrics."""
+    return scope["method"] if scope["method"] in METHODS else OTHER_METHOD
+
+
+def path_of(scope: Scope) -> str:
+    """The path of the request's route, with session and turn where they have the form of one; no other word of it."""
+    route = scope.get("route") or _find_route(scope)
+    path = getattr(route, "path", "") or NO_ROUTE
+    return _PLACE.sub(lambda place: _logged(scope, place[1]) or f"{{{place[1]}}}", path)
+
+
+def _find_route(scope: Scope) -> BaseRoute | None:
+    """The route of a request that was refused before any route saw it; None if there is none."""
+    state = getattr(scope.get("app"), "state", None)
+    return next((route for route in getattr(state, "known_routes", ()) if route.matches(scope)[0] != Match.NONE), None)
+
+
+def _logged(scope: Scope, place: str) -> str:
+    said = str(scope.get("path_params", {}).get(place, ""))
+    return said if place in _LOGGED_PLACES and re.fullmatch(_LOGGED_PLACES[place], said) else ""
 
 
 def note_payloads(request: Request, count: int, keys: Sequence[str]) -> None:
@@ -98,7 +135,10 @@ class JsonLines(logging.Formatter):
             "message": redact_text(record.getMessage(), self._secrets),
             **tracing.current(),
         }
-        line |= {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        fields = {name: getattr(record, name) for name in _FIELDS if hasattr(record, name)}
+        line |= {
+            name: redact_text(told, self._secrets) if isinstance(told, str) else told for name, told in fields.items()
+        }
         if record.exc_info:
             line["exception"] = redact_text(self.formatException(record.exc_info), self._secrets)
         return json.dumps(line, ensure_ascii=False, default=str)

@@ -19,7 +19,7 @@ from perdure import tracing
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.traces import SpanAttribute, read_traceparent
 from perdure.gateway.access import Gateway
-from perdure.gateway.audit import access_log, audit_request
+from perdure.gateway.audit import access_log, audit_request, method_of, path_of
 from perdure.gateway.callers import ANYBODY, Caller
 from perdure.gateway.connections import CONNECTION, BoundedProtocol
 from perdure.gateway.metrics import HttpMetrics
@@ -126,7 +126,7 @@ class Guard:
     def _trace(self, scope: Scope) -> Iterator[OpenSpan | None]:
         """Let what the request starts belong to its caller's trace; a request that acts has a span of its own there."""
         caller = read_traceparent(Headers(scope=scope).get("traceparent", "")) or ""
-        spans, method = self._gateway.tracing, scope["method"]
+        spans, method = self._gateway.tracing, method_of(scope)
         if spans is None or method in _SAFE or not scope["path"].startswith(self._guarded):
             with tracing.asked_by(caller):
                 yield None
@@ -228,23 +228,23 @@ class Guard:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "")
-        self._metrics.note(scope["method"], route, status, seconds)
+        self._metrics.note(method_of(scope), route, status, seconds)
         caller = scope.get("state", {}).get("caller")
         fields = {
-            "method": scope["method"],
-            "path": scope["path"],
+            "method": method_of(scope),
+            "path": path_of(scope),
             "status": status,
             "milliseconds": round(seconds * 1000, 1),
             **({"who": caller.name, "tenant": caller.tenant} if caller is not None else {}),
         }
-        access_log.info("%s %s %s", scope["method"], scope["path"], status, extra=fields)
+        access_log.info("%s %s %s", fields["method"], fields["path"], status, extra=fields)
 
 
 def _note_in_span(span: OpenSpan | None, scope: Scope, status: int) -> None:
     if span is None:
         return
     if route := getattr(scope.get("route"), "path", ""):
-        span.rename(f"{scope['method']} {route}")
+        span.rename(f"{method_of(scope)} {route}")
         span.note({SpanAttribute.HTTP_ROUTE: route})
     span.note({SpanAttribute.HTTP_STATUS: status})
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

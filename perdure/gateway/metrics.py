@@ -5,6 +5,7 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from perdure.contracts.names import GatewayMetric, Metric
+from perdure.gateway.audit import NO_ROUTE
 from perdure.store.errors import RefusalCause
 
 
@@ -46,14 +47,10 @@ class HttpMetrics:
         self._store_refusals.labels(cause).inc()
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count an answered request; ``route`` is empty where none took it."""
-        known = method if method in _METHODS else "other"
-        self._requests.labels(known, route or "none", str(status)).inc()
-        self._seconds.labels(route or "none").observe(seconds)
+        """Count an answered request; ``route`` is empty if none took it, and ``method`` is as the logs name it."""
+        self._requests.labels(method, route or NO_ROUTE, str(status)).inc()
+        self._seconds.labels(route or NO_ROUTE).observe(seconds)
 
     def page(self) -> bytes:
         """All of them, in Prometheus' text format."""
         return generate_latest(self.registry)
-
-
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -75,6 +75,8 @@ _PREFIXED = (
     # Nvidia, Together, Jina, Google, PyPI.
     r"(?:nvapi-|tgp_v1_|jina_|ya29\.|pypi-AgE)(?=[A-Za-z_\-]{0,60}+\d)[\w\-]{24,}",
     r"lsv2_(?:pt|sk)_[0-9a-f_]{30,}",  # LangSmith
+    r"pdr_[\w\-]{40,}",  # the gateway's
+    r"whsec_[A-Za-z0-9+/]{32,}={0,2}",  # Standard Webhooks
     r"SG\.[\w\-]{16,80}\.[\w\-]{16,}",  # SendGrid
 )
 

@@ -3,14 +3,17 @@
 Seen in an attack on a running gateway: ``since`` in the year 1 with an offset, NUL in a filter on PostgreSQL.
 """
 
+import asyncio
 import json
 import logging
+import re
 
 import pytest
 
 from perdure import Agent
+from perdure.gateway.audit import JsonLines
 from perdure.store import Store
-from tests.gateway import gateway
+from tests.gateway import Door, gateway, token_lines
 from tests.house import House
 
 AGENT = Agent(name="tester", model="openai/scripted")
@@ -88,3 +91,84 @@ async def test_the_log_of_a_failure_nobody_foresaw_holds_no_part_of_the_request(
     assert line.getMessage().startswith("a request failed: builtins.OverflowError in ")
     assert "builtins.ValueError in fails" in line.getMessage()
     assert "canary-4711" not in caplog.text
+
+
+CANARY = "canary-4711"
+_NAMES = ["X-Odd", "User-Agent", "Referer", "Idempotency-Key", "Last-Event-ID", "Prefer", "traceparent", "A2A-Version"]
+HEADERS = dict.fromkeys([*_NAMES, f"X-{CANARY}"], CANARY) | {"Cookie": f"other={CANARY}", **JSON}
+BODIES = (
+    json.dumps({CANARY: CANARY}),
+    "{" + CANARY,
+    json.dumps({"agent": CANARY, "prompt": CANARY, "session": f"{CANARY}!"}),
+)
+QUERY = "&".join(f"{name}={CANARY}" for name in (CANARY, "limit", "agent", "since", "cursor", "text", "after"))
+RAW = (
+    f"GET /{CANARY} HTTP/9\r\n\r\n",
+    f"{CANARY}\r\n\r\n",
+    f"GET / HTTP/1.1\r\nHost: {CANARY}\r\n{CANARY}\r\n\r\n",
+    f"POST /v1/sessions HTTP/1.1\r\nHost: a\r\nContent-Length: {CANARY}\r\n\r\n",
+)
+PATHS = (
+    f"/{CANARY}",
+    f"/v1/{CANARY}",
+    f"/ui/static/{CANARY}",
+    f"/ui/sessions/{CANARY}!",
+    f"/agui/{CANARY}",
+    f"/a2a/{CANARY}",
+)
+
+
+async def send_raw(door: Door, text: str) -> None:
+    """Send bytes that are no request of HTTP, and read what is said to them."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(door.url.rpartition(":")[2]))
+    writer.write(text.encode())
+    writer.write_eof()
+    await reader.read()
+    writer.close()
+
+
+async def test_no_log_holds_a_part_of_a_request(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """T-13: Nor of its path, its method or its headers, whichever route refuses it; ids of sessions are no secret."""
+    lines, tokens = token_lines(ann=("acme", "admin"))
+    for library in ("httpx", "httpcore", "asyncio"):  # the test's own client
+        caplog.set_level(logging.CRITICAL, library)
+    caplog.set_level(logging.DEBUG)
+    doors = ("responses", "agui", "a2a")
+    async with gateway(house, gateway_tokens=lines, doors=doors) as door, door.holder(tokens["ann"]) as ann:
+        documented = door.app.openapi()["paths"]
+        operations = [(path, method) for path, methods in documented.items() for method in methods]
+        for number, (path, method) in enumerate(operations):
+            odd = re.sub(r"\{\w+\}", f"{CANARY}!%0A", path)
+            for asked in (odd, f"{odd}?{QUERY}"):
+                body = BODIES[number % len(BODIES)] if method != "get" else None
+                answer = await ann.request(method.upper(), asked, content=body, headers=HEADERS)
+                assert answer.status_code < 500, answer.text
+        for path in PATHS:
+            for method in ("GET", "POST", CANARY):
+                assert (await ann.request(method, path, content=BODIES[0], headers=HEADERS)).status_code < 500
+        for headers in ({"Authorization": f"Bearer {CANARY}"}, {"Host": CANARY}, {"Origin": f"http://{CANARY}"}):
+            assert (await door.http.post(f"/v1/{CANARY}", headers=headers)).status_code in {401, 403}
+        assert (await door.http.post("/ui/login", json={"token": CANARY})).status_code == 401
+        for text in RAW:
+            await send_raw(door, text)
+        await ann.post("/v1/sessions/none/turns/7?x=1")
+        await door.http.get("/v1/sessions/hers/steps")
+    written = [JsonLines(frozenset()).format(record) for record in caplog.records]
+    assert len(written) > 2 * len(operations)
+    assert [line for line in written if CANARY in line.lower()] == []
+    seen = {(line["method"], line["path"], line["status"]) for line in map(json.loads, written) if "path" in line}
+    assert {
+        ("POST", "/v1/sessions/none/turns/7", 405),
+        ("GET", "/v1/sessions/{session}/steps", 401),
+        ("other", "none", 404),
+        ("POST", "/ui/static/{path}", 405),
+    } <= seen
+
+
+def test_a_token_that_was_taken_for_an_id_is_cut_out_of_the_log() -> None:
+    token = "pdr_" + "A1b2C3d4" * 5
+    record = logging.makeLogRecord(
+        {"msg": f"GET /v1/sessions/{token} 404", "path": f"/v1/sessions/{token}", "session": token}
+    )
+    assert token not in JsonLines(frozenset({token})).format(record)
+    assert token not in JsonLines(frozenset()).format(record)

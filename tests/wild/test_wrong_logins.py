@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import httpx
 import pytest
 
-from perdure.gateway.routes.ui import MOST_FAILURES, Failures
+from perdure.gateway.routes.ui import MOST_ADDRESSES, MOST_FAILURES, Failures
 from perdure.settings import SettingsError, load_settings
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House
@@ -65,6 +65,17 @@ async def test_behind_named_proxies_each_address_counts_for_itself(
         ("ann", "done", "192.0.2.1"),
     ]
     assert not any("wrong" in record.getMessage() or MADE["ann"] in str(vars(record)) for record in caplog.records)
+
+
+def test_addresses_without_end_fill_no_memory_and_a_network_counts_as_one() -> None:
+    """In IPv6 whoever has an address has 2^64 of them."""
+    failures = Failures()
+    assert [failures.note(f"2001:db8::{number:x}") for number in range(1, 4)] == [1, 2, 3]
+    for number in range(MOST_ADDRESSES + 500):
+        failures.note(f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}")
+    assert len(failures) <= MOST_ADDRESSES
+    assert failures.note("10.0.39.17") == 2, "one that was heard of lately"
+    assert failures.note("2001:db8::7") == 1, "one that was not"
 
 
 @pytest.mark.parametrize("proxies", ["*", "ingress", "10.0.0.0/33", "10.0.0.1/8"])

@@ -115,7 +115,7 @@ async def test_a_schedule_is_made_changed_triggered_and_removed(house: House) ->
             changed = await door.http.patch(at, json={"timezone": "Europe/Berlin", "catchup": 60})
             body = changed.json()
             assert (body["timezone"], body["catchup"], body["prompt"]) == ("Europe/Berlin", 60, NIGHTLY["prompt"])
-            assert (await door.http.post(f"{at}/pause", json={"note": "holidays"})).json()["note"] == "holidays"
+            assert (await door.http.post(f"{at}/pause", json={"note": "holidays"})).json()["reason"] == "holidays"
             assert not (await door.http.post(f"{at}/unpause")).json()["paused"]
             assert (await door.http.post(f"{at}/trigger")).status_code == 202
 

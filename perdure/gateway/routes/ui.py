@@ -18,6 +18,7 @@ from perdure.contracts.errors import REASONS
 from perdure.gateway.access import GatewayOf, Reader
 from perdure.gateway.audit import audit_login
 from perdure.gateway.bodies import Body, Router
+from perdure.gateway.connections import owner_by_address
 from perdure.gateway.guard import COOKIE, LOOPBACK
 from perdure.gateway.problems import DOCUMENTED, ProblemCode, ProblemError
 from perdure.settings import temporal_file
@@ -63,14 +64,18 @@ class Failures:
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int]] = {}
 
+    def __len__(self) -> int:
+        """The number of addresses that are counted."""
+        return len(self._counts)
+
     def note(self, address: str) -> int:
-        """Count a wrong token; returns how many the address has sent in this minute."""
-        now = self._now()
-        if len(self._counts) >= MOST_ADDRESSES:
-            self._counts = {known: (minute, count) for known, (minute, count) in self._counts.items() if minute == now}
-        minute, count = self._counts.get(address, (now, 0))
+        """Count a wrong token; returns how many the address, or its network of IPv6, has sent in this minute."""
+        now, owner = self._now(), owner_by_address(address)
+        minute, count = self._counts.pop(owner, (now, 0))
         count = count + 1 if minute == now else 1
-        self._counts[address] = (now, count)
+        while len(self._counts) >= MOST_ADDRESSES:  # those that were heard of longest ago begin anew
+            del self._counts[next(iter(self._counts))]
+        self._counts[owner] = (now, count)
         return count
 
     @staticmethod

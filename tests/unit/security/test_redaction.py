@@ -38,6 +38,8 @@ KEYS = [
     "pypi-AgEIcHlwaS5vcmcCJDAxMjM0NTY3-abcdefghij_ABCDEFGHIJ",
     "SG.0123456789abcdefghij-_.ABCDEFGHIJ0123456789abcdefghij-ABCDEFGHIJ_012",
     "lsv2_pt_0123456789abcdef0123456789abcdef_0123456789",
+    "pdr_Z0-9abcdefghij_ABCDEFGHIJ0123456789abcdefgh",
+    "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwABCDEFGH+/0=",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
 ]
 
@@ -157,6 +159,7 @@ def test_no_credential_stays_in_the_texts_or_the_names_of_arguments(
         "https://api/v1?page_token=abcdef12&sort_key=name&monkey=business",
         "npm_config_registry and npm_package_version_1 in a run of pypi-publish or xai-sdk-python",
         "fw_update_manager_2024 on r8_0, SG.first.second, ya29.x, the csk-1 line, jina_embeddings_v3",
+        "pdr_jobs and the table pdr_sessions_of_the_last_year, whsec_test",
     ],
 )
 def test_ordinary_words_stay(text: str) -> None:

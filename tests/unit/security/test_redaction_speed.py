@@ -26,7 +26,7 @@ PARTS = (
     ),
     *("eyJa.", "eyJ-", "-eyJ", "eyJaaaaaaaaaa.", "eyJaaaaaaaaaa.aaaaaaaaaaa", "ghp_", "xoxb-", "AIza", "-AIza", "hf_"),
     *("gsk_", "gsk_a", "xai-", "nvapi-", "nvapi-a", "tgp_v1_", "jina_a", "ya29.", "ya29.-", "fw_a", "npm_", "pypi-AgE"),
-    *("SG.", "SG.a", "SG.aaaaaaaaaaaaaaaa", "SG.aaaaaaaaaaaaaaaa.", "lsv2_pt_", "lsv2_pt_a"),
+    *("SG.", "SG.a", "SG.aaaaaaaaaaaaaaaa", "SG.aaaaaaaaaaaaaaaa.", "lsv2_pt_", "lsv2_pt_a", "pdr_", "whsec_a"),
     *("*", "a*", "a***-", "TOKEN", "TOKEN=", "TOKEN=PASSWORD=", "TOKEN=1", "A_", "x-key: ", "x-a-", "-----BEGIN "),
     *("authorization:", "authorization: basic ", "cookie: ", "cookie: a=", "set-", "--token ", "--a-", "-u a:", "-u "),
     *('"password":"', '\\"password\\":\\"', '"', '\\"', "\\", '"password"  ', "password ", "password=}", "{]"),
