@@ -36,7 +36,7 @@ from perdure.contracts.queues import Role
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ScriptedProvider
-from perdure.worker.app import Parts, build_pinned_worker, build_workers
+from perdure.worker.app import Parts, build_pinned_worker, build_workers, make_mcp_servers
 from tests.forked import Forked, forked_worker
 from tests.new_store import make_sqlite
 from tests.sandbox import strict_runner
@@ -149,7 +149,7 @@ class House:
         bodies = Bodies(8)
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry, tenants=True)
-        mcp = self.mcp = McpServers(agents, secret_values(agents, os.environ))
+        mcp = self.mcp = make_mcp_servers(agents, secret_values(agents, os.environ), self.metrics)
         parts = Parts(
             store=self.store,
             agents={agent.name: agent for agent in agents},

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -382,7 +382,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         secrets = secret_values(agents.values(), os.environ)
         if (tracing := Tracing.started("perdure-worker", lambda text: redact_text(text, secrets))) is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-        mcp = McpServers(agents.values(), secrets, told=McpTold(metrics.note_mcp_call, metrics.note_mcp_reconnect))
+        mcp = make_mcp_servers(agents.values(), secrets, metrics)
         stack.push_async_callback(mcp.close)
         own.register(McpCollector(mcp.usable))
         health.notes = lambda: [*mcp.troubles(), *lacking.troubles()]
@@ -408,6 +408,11 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         await stack.enter_async_context(build_store_worker(client, settings, store))
         await _poll(workers, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
+
+
+def make_mcp_servers(agents: Iterable[Agent], secrets: frozenset[str], metrics: Metrics) -> McpServers:
+    """The MCP servers of a worker's agents; the metrics count its calls and its connections after broken ones."""
+    return McpServers(agents, secrets, told=McpTold(metrics.note_mcp_call, metrics.note_mcp_reconnect))
 
 
 def settle_heap() -> None:

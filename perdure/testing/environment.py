@@ -178,12 +178,11 @@ async def _worker(
 ) -> AsyncIterator[None]:
     """A worker in this process, taken down in order."""
     try:
-        from perdure.activities.mcp.servers import McpServers  # noqa: PLC0415
         from perdure.activities.secrets import secret_values  # noqa: PLC0415
         from perdure.activities.telling.metrics import Metrics  # noqa: PLC0415
         from perdure.activities.toolbox.runner import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
         from perdure.worker.agents import check_needs, with_delegates  # noqa: PLC0415
-        from perdure.worker.app import Parts, build_pinned_worker, build_workers  # noqa: PLC0415
+        from perdure.worker.app import Parts, build_pinned_worker, build_workers, make_mcp_servers  # noqa: PLC0415
         from perdure.worker.telemetry import registry  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = f"a worker needs the package {error.name}; install it with: pip install 'perdure[worker]'"
@@ -195,13 +194,14 @@ async def _worker(
     await store.register_agents([agent.definition for agent in loaded.agents.values()])
     async with AsyncExitStack() as stack:
         secrets = secret_values(loaded.agents.values(), os.environ)
-        bodies, mcp = Bodies(settings.tool_threads), McpServers(loaded.agents.values(), secrets)
+        bodies, metrics = Bodies(settings.tool_threads), Metrics(registry())
+        mcp = make_mcp_servers(loaded.agents.values(), secrets, metrics)
         stack.callback(bodies.close)
         stack.push_async_callback(mcp.close)
         parts = Parts(
             store=store,
             agents=loaded.agents,
-            metrics=Metrics(registry()),
+            metrics=metrics,
             bodies=bodies,
             secrets=secrets,
             search_attributes=True,

@@ -40,12 +40,8 @@ MOVED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     Metric.STORE_REFUSALS: ("tests/faults/test_store_refusals.py", '"perdure_store_refusals_total"'),
     Metric.CODEC_FAILURES: ("tests/workflow/test_gateway_codec.py", "perdure_codec_failures_total{"),
     GatewayMetric.STREAMS: ("tests/wild/test_revoked_tokens.py", "perdure_http_streams"),
+    Metric.MCP_RECONNECTS: ("tests/workflow/test_metrics_of_breaks.py", '"perdure_mcp_reconnects_total"'),
+    Metric.UNUSABLE_STREAMS: ("tests/workflow/test_metrics_of_breaks.py", '"perdure_unusable_streams_total"'),
     GatewayMetric.FILE_READS: ("tests/wild/test_revoked_tokens.py", "perdure_http_token_reads_total"),
 }
 """Where the others move: a test, and its words that say so."""
-
-UNMOVED: Mapping[str, str] = {
-    Metric.MCP_RECONNECTS: "no test breaks a connection to an MCP server under a whole worker",
-    Metric.UNUSABLE_STREAMS: "tests see that whole answers are asked for, and none looks at the count",
-}
-"""Those that no test has seen move, with the reason."""
