@@ -29,6 +29,9 @@ ON_THE_LOOP = 32 * 1024
 SMALL = 64 * 1024
 """Longest body of a route, in bytes, unless its model says otherwise."""
 
+TINY = 4 * 1024
+"""Longest body of a log-in, in bytes: who sends it has shown no token."""
+
 MEDIUM = 2 * 1024 * 1024
 """Longest body with one prompt or one answer, in bytes: a prompt of 128 KiB can be six times as long in JSON."""
 
@@ -173,7 +176,7 @@ class BodyRoute(APIRoute):
             if reader is None:
                 return await handle(request)
             caller = getattr(request.state, "caller", None)
-            with request.app.state.gateway.limits.body(caller.tenant if caller else "") as count:
+            with request.app.state.gateway.limits.body(caller.tenant if caller else None) as count:
                 return await handle(BodyRequest(request, reader, count))
 
         return handle_read

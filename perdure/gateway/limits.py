@@ -102,8 +102,10 @@ class Limits:
                 del self._open[tenant]
 
     @contextlib.contextmanager
-    def body(self, tenant: str) -> Iterator[Callable[[int], None]]:
+    def body(self, tenant: str | None) -> Iterator[Callable[[int], None]]:
         """Count the bytes of a body of the tenant as in memory until the block ends; gives what counts some more.
+
+        Bodies without a token (None) take nobody's room: they are log-ins, which are short, one for each connection.
 
         Raises:
             HTTPException: With these there would be more than there may be, of the tenant or of all.
@@ -112,6 +114,8 @@ class Limits:
 
         def count(size: int) -> None:
             nonlocal held
+            if tenant is None:
+                return
             own, every = self._bodies[tenant] + size, self._bodies.total() + size
             if own > self._longest_body * BODIES_OF_A_TENANT or (
                 own > SMALL_BODY and every > self._longest_body * BODIES_AT_ONCE
@@ -124,9 +128,10 @@ class Limits:
         try:
             yield count
         finally:
-            self._bodies[tenant] -= held
-            if not self._bodies[tenant]:
-                del self._bodies[tenant]
+            if tenant is not None:
+                self._bodies[tenant] -= held
+                if not self._bodies[tenant]:
+                    del self._bodies[tenant]
 
     @asynccontextmanager
     async def begin_next(self, store: Store, tenant: str, session: str) -> AsyncIterator[None]:

@@ -19,7 +19,7 @@ from fastapi.routing import APIRoute
 from perdure import Agent
 from perdure.contracts.json_bounds import MOST_DEPTH, MOST_VALUES, BoundsError, check_text, check_value, read_json
 from perdure.gateway import bodies
-from perdure.gateway.bodies import MEDIUM, ON_THE_LOOP, SMALL, Body, BodyRoute, Reader
+from perdure.gateway.bodies import MEDIUM, ON_THE_LOOP, SMALL, TINY, Body, BodyRoute, Reader
 from perdure.gateway.doors import DOORS, open_doors
 from perdure.gateway.problems import ProblemError
 from perdure.gateway.routes import CODEC_ROUTER, OPEN_ROUTERS, ROUTERS
@@ -63,7 +63,8 @@ def test_every_route_with_a_body_reads_it_in_the_one_way_and_the_small_ones_are_
         "/v1/schedules",
         "/v1/schedules/{schedule}",
     }
-    assert set(found.values()) == {None, MEDIUM, SMALL}
+    assert {path for path, limit in found.items() if limit == TINY} == {"/ui/login"}
+    assert set(found.values()) == {None, MEDIUM, SMALL, TINY}
 
 
 class Counted(dict[str, int]):

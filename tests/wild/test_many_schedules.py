@@ -10,6 +10,7 @@ from temporalio.client import ScheduleHandle
 
 from perdure import Agent
 from perdure.client import Client
+from perdure.gateway.routes.schedules import ScheduleChanges
 from tests.gateway import gateway, token_lines
 from tests.house import House, eventually
 
@@ -122,3 +123,31 @@ async def test_a_tenant_of_any_name_finds_its_own(house: House, odd: str) -> Non
         assert await house.client.schedules.of(tenant).names() == ("mine",)
         assert await house.client.schedules.of(tenant).runs("mine") == ()
         assert await house.client.schedules.of(stem).names() == ("theirs",)
+
+
+async def test_null_takes_a_field_away_over_http_and_a_reason_leaves_the_note(house: House) -> None:
+    """Each field of the body, as its document says; but a schedule has a message, a time and somebody who works."""
+    tenant = f"acme-{uuid4().hex[:6]}"
+    lines, tokens = token_lines(ann=(tenant, "read,run"))
+    needed = {"prompt", "cron", "agent"}
+    given = {"timezone": "Europe/Berlin", "when_busy": "reject", "model": "openai/other", "max_steps": 3, "priority": 2}
+    given |= {"budgets": {"llm_calls": 9}, "context": {"a": 1}, "jitter": 30, "catchup": 60, "note": "for Ann"}
+    assert given.keys() == set(ScheduleChanges.model_fields) - needed - {"at", "session"}
+    async with house.worker(AGENT), gateway(house, gateway_tokens=lines) as door, door.holder(tokens["ann"]) as ann:
+        try:
+            plain, full = [
+                (await ann.post("/v1/schedules", json={**BODY, **fields})).json()
+                for fields in ({"id": "plain", **dict.fromkeys(given)}, {"id": "full", **given})
+            ]
+            paused = (await ann.post("/v1/schedules/full/pause", json={"note": "holidays"})).json()
+            assert (paused["note"], paused["reason"]) == ("for Ann", "holidays")
+            for name in given:
+                assert full[name] != plain[name], name
+                changed = await ann.patch("/v1/schedules/full", json={name: None})
+                assert (changed.status_code, changed.json()[name]) == (200, plain[name]), (name, changed.text)
+            for name in needed:
+                refused = await ann.patch("/v1/schedules/full", json={name: None})
+                assert (refused.status_code, refused.json()["code"]) == (422, "request.invalid"), name
+        finally:
+            for name in await house.client.schedules.of(tenant).names():
+                await house.client.schedules.of(tenant).remove(name)

@@ -4,17 +4,22 @@ Seen in an attack on a running gateway: ``since`` in the year 1 with an offset, 
 """
 
 import asyncio
+import base64
 import json
 import logging
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from perdure import Agent
 from perdure.gateway.audit import JsonLines
 from perdure.store import Store
+from perdure.testing import ScriptedProvider, say
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House
+from tests.wild.test_every_route import BODIES as BODIES_OF_ROUTES
 
 AGENT = Agent(name="tester", model="openai/scripted")
 JSON = {"Content-Type": "application/json"}
@@ -172,3 +177,74 @@ def test_a_token_that_was_taken_for_an_id_is_cut_out_of_the_log() -> None:
     )
     assert token not in JsonLines(frozenset({token})).format(record)
     assert token not in JsonLines(frozenset()).format(record)
+
+
+NUMBERS = (-(2**63) - 1, -1, 0, 2**31, 2**53 + 1, 2**63, 10**30)
+CURSORS = [
+    base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    for text in (
+        *("[1e999]", "[NaN]", "[-1]", f"[{10**30}]", "[true]", "[null]", "[[]]", "[{}]", "{}", '"x"', "[]", "[1, 2]"),
+        *(
+            '["x"]',
+            '["\\\\u0000"]',
+            '["\\\\ud800"]',
+            '["2026", "\\\\u0000"]',
+            '["2026-01-01T00:00:00", "x"]',
+            "[" * 2_000,
+        ),
+        *(
+            '["0001-01-01T00:00:00+14:00", "x"]',
+            f'["2026-01-01T00:00:00+00:00", {10**30}]',
+            '["9999-12-31T23:59:59-14:00", "x"]',
+        ),
+    )
+]
+
+
+def numbers_in(document: Any) -> Iterator[tuple[str, str, str, str]]:
+    """Method, path, name and place of each number that a request may have."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for one in operation.get("parameters", ()):
+                if one["name"] == "turn" or '"integer"' in json.dumps(one["schema"]):
+                    yield method, path, one["name"], one["in"]
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for ref in re.findall(r'"#/components/schemas/(\\w+)"', json.dumps(content)):
+                for name, field in document["components"]["schemas"][ref].get("properties", {}).items():
+                    if re.search('"(?:integer|number)"', json.dumps(field)):
+                        yield method, path, name, "body"
+
+
+async def test_a_number_or_a_cursor_beyond_all_bounds_is_no_bug(house: House) -> None:
+    """At every route, in its path, its query, its headers and its body, of a session that there is."""
+    tried = 0
+    async with ScriptedProvider(lambda _: say("done")) as provider, house.worker(AGENT), gateway(house) as door:
+        house.use(provider)
+        await (await house.client.start("tester", "go", session="hers")).result()
+        document = door.app.openapi()
+        for method, path, name, where in numbers_in(document):
+            if method == "delete":
+                continue
+            operation = document["paths"][path][method]["operationId"]
+            for number in NUMBERS:
+                there = re.sub(r"\{(\w+)\}", lambda place: str(number) if place[1] == name else "hers", path)  # noqa: B023
+                body = {**BODIES_OF_ROUTES.get(operation, {}), **({name: number} if where == "body" else {})}
+                answer = await door.http.request(
+                    method.upper(),
+                    there,
+                    params={name: number} if where == "query" else None,
+                    headers={name: str(number)} if where == "header" else None,
+                    json=None if method == "get" else body,
+                )
+                assert answer.status_code < 500, (method, there, body, answer.text)
+                tried += 1
+        for path, methods in document["paths"].items():
+            named = [one["name"] for one in methods.get("get", {}).get("parameters", ())]
+            for cursor in CURSORS if "cursor" in named else ():
+                answer = await door.http.get(path.replace("{session}", "hers"), params={"cursor": cursor})
+                assert answer.status_code < 500, (path, cursor, answer.text)
+                tried += 1
+        await house.client.cancel_all("over", dry_run=False)
+        for schedule in await house.client.schedules.names():
+            await house.client.schedules.remove(schedule)
+    assert tried > 150

@@ -1,7 +1,8 @@
 """Wrong log-ins: a right token lets in whoever else sends wrong ones, and an address is what a trusted proxy says."""
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import httpx
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from perdure.gateway.routes.ui import MOST_ADDRESSES, MOST_FAILURES, Failures
 from perdure.settings import SettingsError, load_settings
 from tests.gateway import Door, gateway, token_lines
-from tests.house import House
+from tests.house import House, eventually
 
 LINES, MADE = token_lines(ann=("acme", "read"))
+JSON = {"Content-Type": "application/json"}
 PROXIES = ("127.0.0.1/32", "10.0.0.0/8")
 
 
@@ -65,6 +67,35 @@ async def test_behind_named_proxies_each_address_counts_for_itself(
         ("ann", "done", "192.0.2.1"),
     ]
     assert not any("wrong" in record.getMessage() or MADE["ann"] in str(vars(record)) for record in caplog.records)
+
+
+async def test_a_right_token_lets_in_while_halves_of_wrong_log_ins_fill_the_memory_for_bodies(house: House) -> None:
+    """T-10: And nobody without a tenant waits for those who showed no token."""
+    lines, tokens = token_lines(ann=("acme", "read"), bob=("", "run"))
+    done = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b'{"token": "' + b"x" * 40
+        await done.wait()
+        yield b'"}'
+
+    async with (
+        gateway(house, gateway_tokens=lines, gateway_max_body_bytes=1_024) as door,
+        door.holder(tokens["bob"]) as bob,
+        httpx.AsyncClient(base_url=door.url, limits=httpx.Limits(max_connections=None), timeout=60) as many,
+    ):
+        holding = [asyncio.create_task(many.post("/ui/login", content=slowly(), headers=JSON)) for _ in range(30)]
+
+        async def all_have_come() -> bool:
+            return len(door.server.server_state.connections) >= len(holding)
+
+        await eventually(all_have_come)
+        assert (await try_token(door, tokens["ann"])).status_code == 204
+        assert (
+            await bob.post("/v1/sessions", json={"agent": "nobody", "prompt": "x" * 900, "no_such": 1})
+        ).status_code == 422
+        done.set()
+        assert {answer.status_code for answer in await asyncio.gather(*holding)} <= {401, 429, 422}
 
 
 def test_addresses_without_end_fill_no_memory_and_a_network_counts_as_one() -> None:

@@ -5,7 +5,7 @@ The files stand in ``perdure/gateway/ui`` and need no build. The page reads and 
 
 import time
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict
 
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -17,7 +17,7 @@ from starlette.status import HTTP_204_NO_CONTENT
 from perdure.contracts.errors import REASONS
 from perdure.gateway.access import GatewayOf, Reader
 from perdure.gateway.audit import audit_login
-from perdure.gateway.bodies import Body, Router
+from perdure.gateway.bodies import TINY, Body, Router
 from perdure.gateway.connections import owner_by_address
 from perdure.gateway.guard import COOKIE, LOOPBACK
 from perdure.gateway.problems import DOCUMENTED, ProblemCode, ProblemError
@@ -125,6 +125,8 @@ async def list_reasons() -> list[Mapping[str, object]]:
 
 class LoginBody(Body):
     """A bearer token of the gateway's."""
+
+    longest: ClassVar[int | None] = TINY
 
     token: str = Field(min_length=1, max_length=1000)
 
