@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -40,7 +40,7 @@ from perdure.client.sessions import Erased, Sessions, describe_missing_session
 from perdure.client.texts import refuses_odd_texts
 from perdure.client.triggers import trigger
 from perdure.client.unstarted import list_unstarted
-from perdure.contracts.ids import KNOCK_PREFIX, SCHEDULE_PREFIX, Signed
+from perdure.contracts.ids import KNOCK_PREFIX, SCHEDULE_PREFIX, TEMPORAL_SCHEDULES, Signed
 from perdure.contracts.names import AGENT_TURN, KNOCK, SCHEDULE_MEMO
 from perdure.contracts.schedules import Knock, Schedule, ScheduleRequest, ScheduleRun
 from perdure.contracts.turns import Continuation
@@ -236,24 +236,32 @@ class Schedules:
         return tuple(sorted((*found.values(), *lost), key=lambda run: run.started_at, reverse=True)[:limit])
 
     async def delete_session(self, session: str, *, histories: bool, by: str) -> Erased:
-        """Erase a session as :meth:`Client.delete`, and remove the schedules that send messages to it.
+        """Erase a session as :meth:`Client.delete`, and remove the schedules that send messages to it or its delegates.
 
-        Their runs hold the messages; with ``histories`` they are deleted too.
+        Their runs hold the messages; with ``histories`` they are deleted too, also of such that were removed before.
         """
         erased = await self._sessions.delete(session, histories=histories, by=by)
-        own, runs = self.of(erased.tombstone.tenant), self._sessions.runs
-        senders = [schedule.id for schedule in await own.list() if schedule.session == session]
-        count = erased.histories
+        own, gone = self.of(erased.tombstone.tenant), {session, *erased.delegates}
+        senders = [schedule.id for schedule in await own.list() if schedule.session in gone]
         for schedule in senders:
             with contextlib.suppress(UnknownScheduleError):  # somebody else has just removed it
                 await own.remove(schedule)
-            if not histories:
-                continue
-            with rpc_errors():
-                async for run in own._started(schedule):  # noqa: SLF001  # another of this class
-                    await runs.delete_history(run.id, run.run_id)
+                if histories:  # in which the server itself has the message
+                    await self._sessions.runs.delete_history(f"{TEMPORAL_SCHEDULES}{own._name(schedule)}", "")  # noqa: SLF001
+        count = await self._delete_knocks(gone) if histories else 0
+        return replace(erased, schedules=tuple(senders), histories=erased.histories + count)
+
+    async def _delete_knocks(self, sessions: Collection[str]) -> int:
+        """Have the server delete the runs that have sent messages to these sessions; how many."""
+        count, queue = 0, self._sessions.settings.task_queue
+        with rpc_errors():
+            sent = f'WorkflowType = "{KNOCK}" AND TaskQueue = "{queue}"'
+            async for run in self._sessions.temporal.list_workflows(sent):
+                memo: Mapping[str, Any] = await run.memo_value(SCHEDULE_MEMO, {})
+                if memo.get("session") in sessions:
+                    await self._sessions.runs.delete_history(run.id, run.run_id)
                     count += 1
-        return replace(erased, schedules=tuple(senders), histories=count)
+        return count
 
     def _name(self, schedule: str) -> str:
         """The id in Temporal. Another tenant's schedule of the same id has another."""

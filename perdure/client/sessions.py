@@ -76,10 +76,10 @@ class Erased(Value):
     """Report of an erasure.
 
     Attributes:
-        delegates: The sessions of delegates that were erased with it.
+        delegates: The sessions of delegates that were erased with it, and of their delegates.
         kept_steps: Steps that forks stand on, which stay under a name that no session can have.
-        schedules: The schedules that sent messages to it, which were removed.
-        histories: Runs that the Temporal server was told to delete.
+        schedules: The schedules that sent messages to one of them, which were removed.
+        histories: Runs that the Temporal server was told to delete, of all of them.
         tombstone: The proof, which the store keeps.
     """
 
@@ -347,27 +347,33 @@ class Sessions:
         return receipt.changed
 
     async def delete(self, session: str, *, histories: bool, by: str) -> Erased:
-        """Erase a session, the sessions of its delegates first, and what Temporal has of them if that is asked for."""
+        """Erase a session, the sessions of its delegates first, and what Temporal has of them if that is asked for.
+
+        Of a session that was erased before, ``histories`` deletes what Temporal still has.
+        """
         store = await self.store()
         await self._wait_until_idle(session)
-        delegates: list[str] = []
+        delegates, runs = list[str](), 0
         try:
-            if await store.tombstone(session) is None:
+            tombstone = await store.tombstone(session)
+            if tombstone is None:
                 # A turn that is open all the same was ended by Temporal.
                 closed = (await store.session(session)).open_turn
                 # Delegates are first: only the caller's log names them.
                 delegates = [record.session for record, _ in await store.sessions(caller=session, limit=MOST_DELEGATES)]
-                for delegate in delegates:
+                for delegate in tuple(delegates):
                     with contextlib.suppress(UnknownSessionError):
-                        await self.delete(delegate, histories=histories, by=by)
+                        below = await self.delete(delegate, histories=histories, by=by)
+                        delegates += below.delegates
+                        runs += below.histories
                 tombstone = await store.erase_session(session, closed=closed, by=by)
-            else:
+            elif not histories or tombstone.finished_at is None:
                 tombstone = await store.erase_session(session, by=by)
         except NotFoundError as error:
             raise unknown_session_of(error) from None
         except SessionRunsError as error:
             raise SessionBusyError(str(error)) from error
-        runs = await self.runs.delete_histories(session) if histories else 0
+        runs += await self.runs.delete_histories(session) if histories else 0
         kept, of = tombstone.counts.get("kept_steps", 0), tuple(delegates)
         return Erased(session=session, delegates=of, kept_steps=kept, histories=runs, tombstone=tombstone)
 

@@ -128,6 +128,6 @@ async def test_delegates_are_erased_with_their_caller_and_histories_if_asked_for
 
         await eventually(is_listed)
         erased = await house.client.delete(house.session, histories=True)
-        assert (erased.delegates, erased.histories) == ((below,), 1)
+        assert (erased.delegates, erased.histories) == ((below,), 2)
         assert await rows(house, house.session) == await rows(house, below) == 0
     assert await house.store.sessions() == ()

@@ -85,30 +85,6 @@ async def test_a_schedule_sends_to_a_session_that_is_there_and_twice_is_once(hou
         await schedules.remove(name)
 
 
-async def test_an_erased_session_gets_no_more_messages_and_what_was_sent_is_deleted(house: House) -> None:
-    """Its messages stood in the runs of the schedule, which went on; another session's schedule stays."""
-    schedules, name = house.client.schedules, f"daily-{house.session[-6:]}"
-    other, elsewhere = f"other-{house.session[-6:]}", f"{house.session}-other"
-    async with ScriptedProvider(lambda _: say("one")) as provider, house.worker(AGENT):
-        house.use(provider)
-        await house.run()
-        await (await house.client.start("tester", "go", session=elsewhere)).result()
-        for schedule, session in ((name, house.session), (other, elsewhere)):
-            await schedules.add(schedule, cron="@daily", session=session, prompt="secret words", by="cron")
-            await schedules.trigger(schedule)
-            await ran(house, schedule, "ended")
-        erased = await house.client.delete(house.session, histories=True)
-        assert (erased.schedules, erased.histories) == ((name,), 3)
-        assert [schedule.id for schedule in await schedules.list() if schedule.id in {name, other}] == [other]
-
-        async def gone() -> bool:
-            knocks = [found.id async for found in house.temporal.list_workflows('WorkflowType = "Knock"')]
-            return not any(name in knock for knock in knocks) and any(other in knock for knock in knocks)
-
-        await eventually(gone)
-        await schedules.remove(other)
-
-
 @pytest.mark.parametrize(
     ("when_busy", "state"), [("reject", "rejected"), ("queue", "ended"), ("steer", "ended"), ("interrupt", "ended")]
 )

@@ -1,13 +1,15 @@
 """Control: pause a session, erase one, cancel many; refuse the tenant's turns by agent and model, and stop them."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Path
+from fastapi import Header, Path
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.status import HTTP_204_NO_CONTENT
 
 from perdure.client import Block, BlockOutcome, CancelOutcome, RequestRefusedError, ResumeOutcome
@@ -57,10 +59,51 @@ async def unpause_session(caller: Runner, session: OwnSession, gateway: GatewayO
     return PauseView(session=session, paused=False, changed=changed)
 
 
-@router.delete("/sessions/{session}", status_code=HTTP_204_NO_CONTENT, operation_id="delete_session")
-async def delete_session(caller: Admin, session: OwnSession, gateway: GatewayOf, *, histories: bool = False) -> None:
-    """Erase an idle session and its delegates' from the store; with ``histories`` also their histories in Temporal."""
-    await gateway.client.delete(session, histories=histories, by=caller.name)
+class ErasedView(BaseModel):
+    """Report of an erasure."""
+
+    session: str
+    tombstone: str = Field(description="Id of the proof that the store keeps")
+    delegates: list[str] = Field(description="Sessions of delegates that were erased with it")
+    schedules: list[str] = Field(description="Schedules that sent messages to one of them, which were removed")
+    kept_steps: int = Field(description="Steps that forks stand on, which stay")
+    histories: int = Field(description="Runs that the Temporal server was told to delete")
+
+
+_REPRESENTATION = re.compile(r"(?:^|[,;\s])return=representation(?:$|[,;\s])")
+
+
+@router.delete(
+    "/sessions/{session}",
+    status_code=HTTP_204_NO_CONTENT,
+    operation_id="delete_session",
+    responses={200: {"description": "What was erased, for Prefer: return=representation", "model": ErasedView}},
+)
+async def delete_session(
+    caller: Admin,
+    session: OwnSession,
+    gateway: GatewayOf,
+    *,
+    histories: bool = False,
+    prefer: Annotated[str | None, Header(description="return=representation: a report is returned")] = None,
+) -> Response:
+    """Erase an idle session and its delegates' from the store; with ``histories`` also their histories in Temporal.
+
+    With ``Prefer: return=representation`` (RFC 7240) the answer is a report, which names removed schedules.
+    """
+    erased = await gateway.client.delete(session, histories=histories, by=caller.name)
+    if _REPRESENTATION.search(prefer or "") is None:
+        return Response(status_code=HTTP_204_NO_CONTENT, headers={"Vary": "Prefer"})
+    view = ErasedView(
+        session=session,
+        tombstone=erased.tombstone.id,
+        delegates=list(erased.delegates),
+        schedules=list(erased.schedules),
+        kept_steps=erased.kept_steps,
+        histories=erased.histories,
+    )
+    headers = {"Vary": "Prefer", "Preference-Applied": "return=representation"}
+    return JSONResponse(view.model_dump(), headers=headers)
 
 
 class TurnsBody(Body):
