@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar, cast, get_args
+from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -147,12 +148,17 @@ class BodyRequest(Request):
         return bytes(body)
 
 
-def refuse_nul(request: Request) -> None:
-    """Refuse a query with the character NUL, which not every database takes.
+def refuse_odd_query(request: Request) -> None:
+    """Refuse a query that is not in UTF-8, and one with the character NUL, which not every database takes.
 
     Raises:
-        ProblemError: It has one.
+        ProblemError: It is such a one.
     """
+    try:
+        unquote_to_bytes(request.scope["query_string"]).decode()
+    except UnicodeDecodeError:
+        said = "query: is not in UTF-8; encode its texts as UTF-8 before they are percent-encoded"
+        raise ProblemError(422, ReasonCode.REQUEST_INVALID, said) from None
     named = next((name for name, value in request.query_params.multi_items() if "\0" in name + value), None)
     if named is not None:
         said = "has the character NUL; leave it out (query)"
@@ -172,7 +178,7 @@ class BodyRoute(APIRoute):
         reader = None if self.body_field is None else Reader(self.body_field.field_info.annotation)
 
         async def handle_read(request: Request) -> Response:
-            refuse_nul(request)
+            refuse_odd_query(request)
             if reader is None:
                 return await handle(request)
             caller = getattr(request.state, "caller", None)

@@ -1,6 +1,7 @@
 """Queries that no caller means: the ends of time, NUL, numbers that are none. Each was a 500, a 503 or silently null.
 
-Seen in an attack on a running gateway: ``since`` in the year 1 with an offset, NUL in a filter on PostgreSQL.
+Seen in an attack on a running gateway: ``since`` in the year 1 with an offset, NUL in a filter on PostgreSQL. A filter
+that was not in UTF-8 was looked for with other characters in its place.
 """
 
 import asyncio
@@ -39,6 +40,10 @@ ODD = (
     "/v1/sessions?limit=%00",
     "/v1/sessions?state=%00&since=x",
     "/v1/agents?odd=%00",
+    "/v1/sessions?agent=%ff",
+    "/v1/sessions?text=%ed%a0%80",
+    "/v1/inbox?agent=a%C3",
+    "/v1/agents?%fe=1",
 )
 
 
