@@ -5,14 +5,15 @@ Agents come from the worker's modules. A start request may also bring a whole ag
 
 import json
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
-from perdure.activities.errors import permanent, redact_and_cut, runtime_error
+from perdure.activities.errors import error_of_missing_version, permanent, redact_and_cut, runtime_error
 from perdure.activities.heartbeat import note_spent
 from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.toolbox.lanes import wait_within
@@ -31,6 +32,7 @@ from perdure.contracts.tools import CallTool
 from perdure.contracts.turn_context import TurnContext, describe_strange_variable, variable_of
 from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
 from perdure.contracts.values import JsonValue, replace
+from perdure.contracts.waits import MissingVersion
 from perdure.llm.instructions import PlaceholderError, fill_in
 from perdure.store import Store
 from perdure.store.records import TurnBefore
@@ -44,13 +46,29 @@ NOT_ALLOWED = (
 )
 
 
+Elsewhere = Callable[[str], Awaitable[bool | None]]
+"""Says whether another worker that polls has the agent of a name; None if that cannot be known."""
+
+
+async def find_nowhere(_: str) -> bool | None:
+    """A worker that no other one polls beside."""
+    return False
+
+
 class Roster:
     """Finds the agent of a definition, and the definition of an agent."""
 
-    def __init__(self, agents: Mapping[str, Agent], inline: InlineAgents | None, definitions: "Definitions") -> None:
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        inline: InlineAgents | None,
+        definitions: "Definitions",
+        elsewhere: Elsewhere = find_nowhere,
+    ) -> None:
         self._definitions = definitions
         self._agents = agents
         self._inline = inline
+        self._elsewhere = elsewhere
         self._made: OrderedDict[str, Agent] = OrderedDict()
 
     def find_agent(self, definition: AgentDefinition) -> Agent | None:
@@ -71,11 +89,18 @@ class Roster:
                 self._made.popitem(last=False)
         return made
 
-    async def find_definition(self, name: str, source: TurnBefore | None) -> AgentDefinition:
+    async def find_definition(self, name: str, source: TurnBefore | None, opening: OpenTurn) -> AgentDefinition:
         """The current definition of an agent of this worker, or the one that an earlier request of the session brought.
 
+        Args:
+            name: The agent's.
+            source: The turn that the new one goes on from.
+            opening: The turn that is opened.
+
         Raises:
-            ApplicationError: There is no such agent.
+            ApplicationError: This worker has no such agent. The turn waits for one that does, unless all that poll are
+                known to lack it, or the turn is stopped. A delegate's turn always waits: when its caller began, a
+                worker had its agent.
         """
         agent = self._agents.get(name)
         if agent is not None:
@@ -84,9 +109,22 @@ class Roster:
             before = await self._definitions.get(source.definition)
             if before.inline is not None:
                 return self._read_definition(before.inline)
-        known = ", ".join(sorted(self._agents)) or "none"
-        message = f"no agent is named {name!r}; this worker has: {known}"
-        raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
+        raise await self._error_of_unknown(name, opening)
+
+    async def _error_of_unknown(self, name: str, opening: OpenTurn) -> ApplicationError:
+        delegated = opening.request.delegated
+        if opening.stopped:
+            message = f"the turn was stopped before a worker that has an agent {name!r} opened it"
+            return permanent(runtime_error(ReasonCode.RUNTIME_ABORTED, message))
+        if delegated is None and await self._elsewhere(name) is False:
+            known = ", ".join(sorted(self._agents)) or "none"
+            message = f"no worker that polls has an agent {name!r}; this worker has: {known}"
+            return permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
+        missing = MissingVersion(agent=name, what="agent", name=name)
+        if delegated is not None:
+            caller = (await self._definitions.get(delegated.definition)).name
+            missing = MissingVersion(agent=caller, what="delegate", name=name, definition=delegated.definition)
+        return error_of_missing_version(missing, activity.info().attempt)
 
     def read_definition(self, request: TurnRequest) -> AgentDefinition | None:
         """The definition that a request brings; None if it brings none.

@@ -17,6 +17,12 @@ MAX_MESSAGE = 2_000
 LONGEST_RAW_TEXT = 50_000
 """Characters of a failure's text that are read at all."""
 
+FIRST_MISSING_RETRY, LONGEST_MISSING_RETRY = timedelta(milliseconds=500), timedelta(seconds=10)
+"""Bounds of the wait before another worker is offered what this one lacks: it may be there already, or days away."""
+
+MOST_DOUBLINGS = 10
+"""Doublings of a wait after which it is longer than any bound."""
+
 
 def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
     """A non-retryable failure; ``more`` are further details for the workflow."""
@@ -56,11 +62,19 @@ def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:
     return ErrorDetail(code=code, title="runtime", message=message[:MAX_MESSAGE])
 
 
-def error_of_missing_version(missing: MissingVersion, delay: timedelta) -> ApplicationError:
-    """The failure that leaves a call to another worker, because this one lacks what the turn began with."""
-    message = (
-        f"this worker has no {missing}; start a worker of the version the turn began with until its turns have ended"
-    )
+def error_of_missing_version(
+    missing: MissingVersion, attempt: int, longest: timedelta = LONGEST_MISSING_RETRY
+) -> ApplicationError:
+    """The failure that leaves an activity to another worker, because this one lacks a part of the turn's version.
+
+    Args:
+        missing: The part.
+        attempt: Number of the attempt, from 1: the later it is, the longer is the wait before the next one.
+        longest: Bound of that wait.
+    """
+    fix = "that has it" if missing.is_whole else "of the version the turn began with until its turns have ended"
+    message = f"this worker has no {missing}; start a worker {fix}"
+    delay = min(FIRST_MISSING_RETRY * 2 ** min(attempt - 1, MOST_DOUBLINGS), longest)
     return transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), delay, missing)
 
 

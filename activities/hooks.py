@@ -14,7 +14,13 @@ from typing import cast, get_args
 
 from temporalio import activity
 
-from perdure.activities.errors import cause_of, error_of_missing_version, permanent, redact_and_cut
+from perdure.activities.errors import (
+    LONGEST_MISSING_RETRY,
+    cause_of,
+    error_of_missing_version,
+    permanent,
+    redact_and_cut,
+)
 from perdure.activities.heartbeat import keep_beating, note_kept, note_spent
 from perdure.activities.parts import ActivityParts
 from perdure.activities.secrets import with_masked_results
@@ -161,11 +167,8 @@ TOLD = DECISIONS - {"stop_condition_met"}
 LATE = DECISIONS | OF_DELEGATES
 """Types of events that hooks may receive in a later step than that of the event."""
 
-MISSING_HOOK_RETRY = timedelta(seconds=5)
-"""Wait before the activity is retried because this worker lacks the hook."""
-
 MISSING_AT_THE_END_RETRY = timedelta(seconds=1)
-"""The same at the end of a turn, whose result waits for the hooks."""
+"""Longest wait for a worker that has a hook at the end of a turn, whose result waits for the hooks."""
 
 ERROR_CHARACTERS = 1_500
 """Longest text of a hook's exception."""
@@ -240,9 +243,11 @@ class HooksActivity:
         agent = self._parts.agents.get(definition.name)
         hook = agent.hook(name) if agent is not None else None
         if hook is None:
+            info = activity.info()
             missing = MissingVersion(agent=definition.name, what="hook", name=name, definition=definition.digest())
-            self._parts.metrics.refused_versions.note(activity.info().workflow_id or "")
-            raise error_of_missing_version(missing, MISSING_AT_THE_END_RETRY if at == "end" else MISSING_HOOK_RETRY)
+            self._parts.metrics.refused_versions.note(info.workflow_id or "")
+            longest = MISSING_AT_THE_END_RETRY if at == "end" else LONGEST_MISSING_RETRY
+            raise error_of_missing_version(missing, info.attempt, longest)
         return hook
 
     async def _events(self, request: RunHooks) -> list[Envelope]:

@@ -154,6 +154,8 @@ class OpenTurnActivity:
         try:
             return await self._open_turn(opening)
         except ApplicationError as error:
+            if error.type == ReasonCode.RUNTIME_TOOL_MISSING:
+                self._parts.metrics.refused_versions.note(opening.session)
             if error.non_retryable:
                 self._parts.metrics.note_refused(opening.request.agent or "", error.type or "", opening.request.tenant)
                 self._parts.traces.refuse_turn(self._store, opening, error)
@@ -346,9 +348,9 @@ class OpenTurnActivity:
         if described is not None:
             return described
         if opening.request.agent is not None:
-            return await self._parts.roster.find_definition(opening.request.agent, before.source)
+            return await self._parts.roster.find_definition(opening.request.agent, before.source, opening)
         if before.source is not None:
-            return await self._parts.roster.find_definition(before.source.agent, before.source)
+            return await self._parts.roster.find_definition(before.source.agent, before.source, opening)
         origin, session = opening.request.resume_from, _conversation_of(opening)
         try:
             await self._store.session(session)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perdure.activities.agents import Definitions, Roster, TurnContexts
+from perdure.activities.agents import Definitions, Elsewhere, Roster, TurnContexts, find_nowhere
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.models.given_way import GivenWay
 from perdure.activities.models.pace import Gates
@@ -29,6 +29,7 @@ class ActivityParts:
         secrets: Secret values that no text may show.
         seeds: Whether turns that this worker opens have a seed.
         monotonic: Clock of the time that model calls take, in seconds.
+        elsewhere: Says whether another worker that polls has an agent.
         given_way: Limits that refusals of providers have taught, by session.
     """
 
@@ -47,6 +48,7 @@ class ActivityParts:
     secrets: frozenset[str]
     seeds: bool = True
     monotonic: Callable[[], float] = time.monotonic
+    elsewhere: Elsewhere = find_nowhere
     given_way: GivenWay = field(default_factory=GivenWay)
 
     @cached_property
@@ -57,4 +59,4 @@ class ActivityParts:
     @cached_property
     def roster(self) -> Roster:
         """Agents by their definitions; an agent of a start request is made once."""
-        return Roster(self.agents, self.inline, self.definitions)
+        return Roster(self.agents, self.inline, self.definitions, self.elsewhere)

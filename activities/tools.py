@@ -82,9 +82,6 @@ from perdure.store.errors import StoreError
 PLACE_RETRY = timedelta(seconds=1)
 """Wait before a worker without a free thread may take the call again."""
 
-MISSING_TOOL_RETRY = timedelta(seconds=5)
-"""Wait before the activity is retried because this worker lacks the tool."""
-
 
 @dataclass(frozen=True)
 class Ran:
@@ -235,16 +232,17 @@ class ToolActivities:
         self, definition: AgentDefinition, declaration: ToolDeclaration | None
     ) -> ApplicationError:
         """The failure with which a worker of another version leaves the call to one that has the tool."""
-        name, agent = activity.info().activity_type, self._parts.roster.find_agent(definition)
-        self._parts.metrics.refused_versions.note(activity.info().workflow_id or "")
+        info, agent = activity.info(), self._parts.roster.find_agent(definition)
+        name, remote = info.activity_type, declaration.remote if declaration is not None else None
+        self._parts.metrics.refused_versions.note(info.workflow_id or "")
         missing = MissingVersion(
             agent=definition.name,
-            what="tool",
-            name=name,
+            what="tool" if remote is None else "server",
+            name=name if remote is None else remote.server,
             definition=definition.digest(),
-            changed=declaration is not None and agent is not None and agent.tool(name) is not None,
+            changed=remote is None and declaration is not None and agent is not None and agent.tool(name) is not None,
         )
-        return error_of_missing_version(missing, MISSING_TOOL_RETRY)
+        return error_of_missing_version(missing, info.attempt)
 
     async def _claim(self, attempt: Attempt) -> tuple[Attempt, CallEnd | None]:
         """The attempt with the call's raw arguments, and the recorded end if the call has ended before."""

@@ -23,7 +23,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
-from perdure.activities.agents import Definitions, TurnContexts
+from perdure.activities.agents import Definitions, Elsewhere, TurnContexts, find_nowhere
 from perdure.activities.commit_turn import CommitTurnActivity, close_as_canceled
 from perdure.activities.compact import CompactActivity
 from perdure.activities.delegates import CollectActivity, find_parent
@@ -73,10 +73,11 @@ from perdure.store import Store
 from perdure.tracing import Tracing
 from perdure.worker.fleet_figures import FleetFigures
 from perdure.worker.nexus import NexusService
+from perdure.worker.polling import Polling
 from perdure.worker.schedules import sender
 from perdure.worker.search_attributes import check_search_attributes
 from perdure.worker.telemetry import Health, LackingKeys, SdkMetrics, bind, metrics_page, registry, serve_pages
-from perdure.worker.versions import deployment_config, patch_activation, tell_version
+from perdure.worker.versions import build_of, deployment_config, patch_activation, tell_version
 from perdure.workflows.agent_turn import AgentTurn
 from perdure.workflows.errands import KnockAtSession, NotifyWebhook, SweepRetention
 
@@ -121,6 +122,8 @@ class Parts:
     send: Send | None = None
     """Sends what schedules say to sessions; None where no turn is on a server."""
     traces: Traces = field(default_factory=Traces)
+    elsewhere: Elsewhere = find_nowhere
+    """Says whether another worker that polls has an agent."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,7 @@ def make_activities(
         traces=parts.traces,
         secrets=parts.secrets,
         seeds=parts.seeds,
+        elsewhere=parts.elsewhere,
         monotonic=monotonic,
     )
     opening = OpenTurnActivity(
@@ -198,6 +202,7 @@ def build_workers(
     The worker of the turns is the first. It takes calls of models and tools too: those of turns that were opened
     before the fleet was split.
     """
+    parts = dataclasses.replace(parts, elsewhere=Polling(client, settings.task_queue).has)
     parts.store.listen(LogCounters(parts.metrics, replays=settings.recording_mode == "replay").count)
     activities = _make_activities(settings, parts)
     queue, routing, interceptors = settings.task_queue, settings.routing, _interceptors(parts)
@@ -314,14 +319,17 @@ async def _do_nothing() -> None:
     """Nothing: a worker needs an activity, and the queue of this one never gets any."""
 
 
-def build_store_worker(client: temporalio.client.Client, settings: Settings, store: Store) -> Worker:
-    """A worker that only tells, as a poller's identity, which store and keys this process uses, and its roles."""
+def build_store_worker(
+    client: temporalio.client.Client, settings: Settings, store: Store, agents: Iterable[str] = ()
+) -> Worker:
+    """A worker that only tells, as a poller's identity, the store, keys, build, agents and roles of this process."""
     keyring = codec_of(client.data_converter).keyring
+    told = WorkerStore.worker_store_of(store, settings.roles, keyring).with_agents(agents, build_of(settings))
     return Worker(
         client,
         task_queue=store_queue(settings.task_queue),
         activities=[_do_nothing],
-        identity=WorkerStore.worker_store_of(store, settings.roles, keyring).identity,
+        identity=told.identity,
         max_concurrent_activities=1,
         max_concurrent_activity_task_polls=1,
     )
@@ -405,7 +413,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         await _warn_of_other_stores(client, settings, store)
         if settings.routing.has(Role.TURNS):
             await tell_version(client, settings)
-        await stack.enter_async_context(build_store_worker(client, settings, store))
+        await stack.enter_async_context(build_store_worker(client, settings, store, agents))
         await _poll(workers, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
 

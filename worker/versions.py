@@ -35,6 +35,11 @@ def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
     )
 
 
+def build_of(settings: Settings) -> str:
+    """Name of the worker's build for people: ``DEPLOYMENT.BUILD``, or the build id alone; may be empty."""
+    return f"{settings.deployment}.{settings.build_id}" if settings.deployment else settings.build_id
+
+
 def patch_activation(held: Collection[str]) -> Callable[[PatchActivationInput], bool]:
     """Decides whether a turn takes a patch that it meets for the first time: not one that is held back.
 

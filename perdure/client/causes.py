@@ -7,6 +7,7 @@ Long, because every cause has its own sentence and its own advice.
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -87,6 +88,7 @@ class Seen:
         polled: When a worker last asked each queue for work; None if none has.
         limited: Each queue with a rate limit: its calls a second, and how many wait.
         below: What the delegates that the turn waits for wait for.
+        builds: The build of each worker that polls for the queue of the turn's own code, as far as they tell.
     """
 
     described: DescribeWorkflowExecutionResponse
@@ -96,6 +98,7 @@ class Seen:
     polled: Mapping[Queue, datetime | None] = field(default_factory=dict["Queue", "datetime | None"])
     limited: Mapping[Queue, tuple[float, int]] = field(default_factory=dict["Queue", "tuple[float, int]"])
     below: tuple[TurnWait, ...] = ()
+    builds: tuple[str, ...] = ()
 
     @property
     def session(self) -> str:
@@ -116,6 +119,14 @@ class Seen:
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
         return not self.described.pending_activities and not self.described.HasField("pending_workflow_task")
+
+    @property
+    def is_refused_for_its_version(self) -> bool:
+        """Whether a worker has refused something of the turn because it lacks a part of its version."""
+        return any(
+            pending.last_failure.application_failure_info.type == ReasonCode.RUNTIME_TOOL_MISSING
+            for pending in self.described.pending_activities
+        )
 
     @property
     def is_tried_again(self) -> bool:
@@ -291,8 +302,9 @@ def _wait_of_failure(seen: Seen, pending: PendingActivityInfo, since: datetime |
     if code == ReasonCode.RUNTIME_QUEUED:
         return _wait_for_slot(seen, pending, since)
     if code == ReasonCode.RUNTIME_TOOL_MISSING and (missing := _detail(details, MissingVersion)) is not None:
-        text = f"no worker has {missing}"
-        advice = f"start a worker of the old version, or perdure cancel {seen.session}"
+        text = f"no worker has {missing}{_describe_builds(seen.builds)}"
+        which = "that has it" if missing.is_whole else "of the old version"
+        advice = f"start a worker {which}, or perdure cancel {seen.session}"
         wait = seen.wait(Cause.VERSION, text, advice, since, attempt=attempt, next_at=next_at)
         return replace(wait, missing=missing)
     if (retry := _detail(details, ProviderRetry)) is not None:
@@ -309,6 +321,15 @@ def _wait_of_failure(seen: Seen, pending: PendingActivityInfo, since: datetime |
         return seen.wait(Cause.OTHER_STORE, said, advice, since, attempt=attempt, next_at=next_at)
     text = f"its {pending.activity_type.name} fails: {said}"
     return seen.wait(Cause.FAILURE, text, advice, since, attempt=attempt, next_at=next_at)
+
+
+def _describe_builds(builds: Sequence[str]) -> str:
+    """The builds of the workers that poll, with the number of workers of each; empty if none tells its build."""
+    counts = Counter(build for build in builds if build)
+    if not counts:
+        return ""
+    shown = [f"{build} ({count})" for build, count in sorted(counts.items())]
+    return f"; builds that poll: {', '.join(shown)}"
 
 
 def _wait_for_slot(seen: Seen, pending: PendingActivityInfo, since: datetime | None) -> TurnWait:

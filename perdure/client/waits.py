@@ -25,6 +25,7 @@ from perdure.client.encryption import reveal_failure, reveal_pending
 from perdure.client.errors import ClientError
 from perdure.client.executions import Runs
 from perdure.client.unopened import Reported, UnopenedTurn, find_unopened, is_meant, list_reported_turns
+from perdure.client.worker_stores import worker_stores
 from perdure.contracts.queues import limited_key
 from perdure.contracts.turns import RunState, TurnStatus
 from perdure.contracts.values import replace
@@ -94,10 +95,11 @@ class Waits:
         seen = Seen(described=described, now=datetime.now(UTC), status=status)
         if not (seen.is_idle or seen.is_tried_again) and explain(seen) is None:
             return None
-        events, queues, status = await asyncio.gather(
+        events, queues, status, builds = await asyncio.gather(
             self._latest_events(described.workflow_execution_info.execution),
             self._describe_queues(seen),
             self._ask_status(seen),
+            self._ask_builds(seen),
         )
         polled = {queue: _last_poll(queues[queue]) for queue in queues}
         limited = {
@@ -105,7 +107,7 @@ class Waits:
             for queue, each in queues.items()
             if limited_key(seen.own_queue, queue[0]) is not None
         }
-        seen = replace(seen, events=events, polled=polled, limited=limited, status=status)
+        seen = replace(seen, events=events, polled=polled, limited=limited, status=status, builds=builds)
         if seen.is_idle and levels and not (status is not None and status.requests):
             delegates = seen.delegates[:MOST_DELEGATES]
             below = await asyncio.gather(*(self.wait_of(delegate, levels=levels - 1) for delegate in delegates))
@@ -165,6 +167,12 @@ class Waits:
     async def _ask_status(self, seen: Seen) -> TurnStatus | None:
         """Ask an idle turn for its status; the description says little of such a turn, and enough of any other."""
         return await self._runs.status(seen.session) if seen.is_idle and seen.status is None else seen.status
+
+    async def _ask_builds(self, seen: Seen) -> tuple[str, ...]:
+        """Ask the workers for their builds, if one of them has refused the turn for its version."""
+        if not seen.is_refused_for_its_version:
+            return ()
+        return tuple(worker.build for worker in await worker_stores(self._temporal, seen.own_queue))
 
 
 def _last_poll(described: DescribeTaskQueueResponse) -> datetime | None:

@@ -1,15 +1,17 @@
-"""Which transcript store, keys and roles workers have: each tells them by the identity of a poller of its own.
+"""Which store, keys, build, agents and roles workers have: each tells them by the identity of a poller of its own.
 
 That poller's queue never gets work, so the identity, longer than others, stands in no history.
 """
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Unpack
 
@@ -36,8 +38,15 @@ SHOWN_ID = 8
 MOST_KEYS = 10
 """Keys that a worker tells of, the primary one first."""
 
+LONGEST_IDENTITY = 1_000
+"""Bytes of an identity that the server takes."""
+
+MARK = 4
+"""Characters of an agent's mark: 24 bits of its name's hash. Where two names share one, the missing one waits."""
+
 _IDENTITY = re.compile(
-    r"(?P<worker>\S+)(?: keys=(?P<keys>\S+))? store=(?P<store>\w+) at (?P<address>.+?)(?: roles=(?P<roles>[a-z,]+))?"
+    r"(?P<worker>\S+)(?: keys=(?P<keys>\S+))? store=(?P<store>\w+) at (?P<address>.+?)"
+    r"(?: build=(?P<build>\S+))?(?: agents=(?P<agents>[\w-]*))?(?: roles=(?P<roles>[a-z,]+))?"
 )
 
 
@@ -51,6 +60,8 @@ class WorkerStore:
         address: Its address without secrets.
         roles: What the worker does in a split fleet; empty if it does everything on one queue.
         keys: The keys of content in their order, each as ``ID.MARK``; ``plain`` is first if none encrypts.
+        build: ``DEPLOYMENT.BUILD`` of a worker with a deployment version, else its build id; may be empty.
+        agents: Marks of the names of its agents; None if it does not tell: an older release, or too many agents.
     """
 
     worker: str
@@ -58,6 +69,8 @@ class WorkerStore:
     address: str
     roles: frozenset[str] = frozenset()
     keys: tuple[str, ...] = ()
+    build: str = ""
+    agents: frozenset[str] | None = None
 
     @classmethod
     def worker_store_of(cls, store: Store, roles: Iterable[str] = (), keyring: Keyring | None = None) -> "WorkerStore":
@@ -66,6 +79,15 @@ class WorkerStore:
         url = store.public_url[:LONGEST_ADDRESS]
         return cls(worker, store.id, url, frozenset(roles), marks_of(keyring))
 
+    def with_agents(self, names: Iterable[str], build: str) -> "WorkerStore":
+        """The same worker, with its build and the names of its agents if all of them find room."""
+        named = replace(self, build="_".join(build.split()), agents=frozenset(map(_mark_of, names)))
+        return named if len(named.identity.encode()) <= LONGEST_IDENTITY else replace(named, agents=None)
+
+    def has(self, agent: str) -> bool | None:
+        """Whether the worker has the agent of a name; None if it does not tell its agents."""
+        return None if self.agents is None else _mark_of(agent) in self.agents
+
     @classmethod
     def parse(cls, identity: str) -> "WorkerStore | None":
         """Parse the identity of a poller; None if it is not one of ours."""
@@ -73,18 +95,27 @@ class WorkerStore:
         if found is None:
             return None
         roles = (found["roles"] or "").split(",")
-        keys = tuple(found["keys"].split(",")) if found["keys"] else ()
-        return cls(found["worker"], found["store"], found["address"], frozenset(filter(None, roles)), keys)
+        keys, told = tuple(found["keys"].split(",")) if found["keys"] else (), found["agents"]
+        agents = None if told is None else frozenset(told[at : at + MARK] for at in range(0, len(told), MARK))
+        served = frozenset(filter(None, roles))
+        return cls(found["worker"], found["store"], found["address"], served, keys, found["build"] or "", agents)
 
     @property
     def identity(self) -> str:
         """The identity of the poller that tells this."""
         roles = f" roles={','.join(sorted(self.roles))}" if self.roles else ""
         keys = f" keys={','.join(self.keys)}" if self.keys else ""
-        return f"{self.worker}{keys} store={self.store} at {self.address}{roles}"
+        build = f" build={self.build}" if self.build else ""
+        agents = "" if self.agents is None else f" agents={''.join(sorted(self.agents))}"
+        # The release before reads all of this that it does not know as a part of the address, which it only shows.
+        return f"{self.worker}{keys} store={self.store} at {self.address}{build}{agents}{roles}"
 
     def __str__(self) -> str:
         return f"{self.address} (id {self.store[:SHOWN_ID]})"
+
+
+def _mark_of(agent: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(agent.encode()).digest())[:MARK].decode()
 
 
 def marks_of(keyring: Keyring | None) -> tuple[str, ...]:
@@ -102,6 +133,11 @@ def store_queue(task_queue: str) -> str:
 
 async def worker_stores(temporal: temporalio.client.Client, task_queue: str) -> list[WorkerStore]:
     """Read the stores of the workers; nothing if the server does not answer at once, or does not say."""
+    return await ask_workers(temporal, task_queue) or []
+
+
+async def ask_workers(temporal: temporalio.client.Client, task_queue: str) -> list[WorkerStore] | None:
+    """Read what the workers tell of themselves; None if the server does not answer at once."""
     queue = store_queue(task_queue)
     with contextlib.suppress(ClientError, TimeoutError):
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -109,7 +145,7 @@ async def worker_stores(temporal: temporalio.client.Client, task_queue: str) -> 
         oldest = datetime.now(UTC) - POLLER_AGE
         fresh = [poller for poller in pollers if poller.last_access_time.ToDatetime(UTC) > oldest]
         return [told for told in (WorkerStore.parse(poller.identity) for poller in fresh) if told is not None]
-    return []
+    return None
 
 
 async def connect_to_fleet(settings: Settings, **options: Unpack[ConnectOptions]) -> temporalio.client.Client:

@@ -304,7 +304,7 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     ReasonCode.REQUEST_TOO_EARLY: _transient("the turn is about to ask this, or to stop for it; reply in a moment"),
     ReasonCode.REQUEST_UNKNOWN_AGENT: _permanent(
-        "no worker on this task queue has an agent of that name; start one that has, or correct the name"
+        "no worker that polls this task queue has an agent of that name; start one that has, or correct the name"
     ),
     ReasonCode.REQUEST_UNKNOWN_SESSION: _permanent(
         "there is no session of that id, and no agent was named; name an agent to begin it, or correct the id"
@@ -334,8 +334,8 @@ REASONS: dict[ReasonCode, Reason] = {
         "the turn was opened with, for which it waits"
     ),
     ReasonCode.RUNTIME_TOOL_MISSING: _transient(
-        "this worker has not the tool the definition names, or another version; start a worker that has it, or begin a "
-        "new session"
+        "this worker lacks a tool, hook, delegate, MCP server or the agent of the turn, or has another version; the "
+        "turn waits for a worker that has it: start one, or cancel the turn"
     ),
     ReasonCode.RUNTIME_MCP_UNAVAILABLE: _permanent(
         "an MCP server of the agent cannot be used, so no turn was opened; start it, or correct its address or login"

@@ -90,24 +90,34 @@ STUCK = frozenset(
 
 
 class MissingVersion(Value):
-    """Part of the version that a turn began with that a worker lacks; the second detail of ``runtime.tool_missing``.
+    """Part of a turn's version that a worker lacks; the second detail of ``runtime.tool_missing``.
 
     Attributes:
-        what: ``tool`` or ``hook``.
+        agent: The turn's agent; for a ``delegate`` that of its caller.
+        what: What is missing; ``agent`` and ``delegate`` are the whole agent of a turn that is not open yet.
         changed: Whether the worker has a tool of that name that takes other arguments.
-        definition: The definition that the turn keeps.
+        definition: The definition that the turn keeps, or the caller of a delegate; empty for an agent.
     """
 
     agent: str
-    what: Literal["tool", "hook"]
+    what: Literal["agent", "delegate", "tool", "hook", "server"]
     name: str
-    definition: str
+    definition: str = ""
     changed: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a whole agent is missing, and any worker that has one of its name can go on."""
+        return self.what in {"agent", "delegate"}
 
     def __str__(self) -> str:
         """As a sentence says it."""
-        arguments = " with the arguments" if self.changed else ""
-        return f"{self.what} {self.name!r}{arguments} of this version of agent {self.agent!r}"
+        if self.what == "agent":
+            return f"agent {self.name!r}"
+        if self.what == "delegate":
+            return f"agent {self.name!r}, a delegate of agent {self.agent!r}"
+        what, arguments = "MCP server" if self.what == "server" else self.what, " with the arguments"
+        return f"{what} {self.name!r}{arguments if self.changed else ''} of this version of agent {self.agent!r}"
 
 
 class ProviderRetry(Value):

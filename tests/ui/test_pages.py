@@ -163,7 +163,14 @@ async def test_the_page_of_a_job_names_its_cause(jobs: Jobs, page: Page, job: st
 @pytest.mark.parametrize(
     ("job", "texts"),
     [
-        ("refused", ("COMPLETED refused", "request.unknown_agent", "no agent is named 'nobody'; this worker has: ")),
+        (
+            "refused",
+            (
+                "COMPLETED refused",
+                "request.unknown_agent",
+                "no worker that polls has an agent 'nobody'; this",
+            ),
+        ),
         ("malformed", ("FAILED malformed", "the input is no turn request: prompt: is needed", "request.invalid")),
     ],
 )

@@ -18,7 +18,7 @@ async def test_an_unknown_agent_is_refused_with_the_names_there_are(house: House
     async with house.worker(AGENT):
         result = await house.run(agent="nobody")
     assert (result["stop_reason"], result["reason_code"], result["turn"]) == ("error", "request.unknown_agent", None)
-    assert result["error"] == "no agent is named 'nobody'; this worker has: tester"
+    assert result["error"] == "no worker that polls has an agent 'nobody'; this worker has: tester"
     with pytest.raises(NotFoundError):
         await house.store.session(house.session)
 

@@ -205,4 +205,4 @@ async def test_a_request_that_never_became_a_turn_is_one_line_and_has_no_events(
         turn = await house.client.attach(house.session)
         assert [envelope async for envelope in turn.events()] == []
     assert (result["turn"], result["reason_code"]) == (None, "request.unknown_agent")
-    assert result["error"] == "no agent is named 'nobody'; this worker has: tester"
+    assert result["error"] == "no worker that polls has an agent 'nobody'; this worker has: tester"

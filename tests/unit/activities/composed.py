@@ -6,6 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from perdure import Agent
+from perdure.activities.agents import Elsewhere, find_nowhere
 from perdure.activities.models.pace import Gates
 from perdure.activities.recordings import Recordings
 from perdure.activities.telling.metrics import Metrics
@@ -14,8 +15,10 @@ from perdure.store import Store
 from perdure.worker.app import Activities, Parts, make_activities
 
 
-def activities_over(store: Store, agents: Mapping[str, Agent], bodies: Bodies) -> Activities:
-    """The activities of a worker with these agents."""
+def activities_over(
+    store: Store, agents: Mapping[str, Agent], bodies: Bodies, elsewhere: Elsewhere = find_nowhere
+) -> Activities:
+    """The activities of a worker with these agents; ``elsewhere`` says what the other workers have."""
     parts = Parts(
         store=store,
         agents=agents,
@@ -23,6 +26,7 @@ def activities_over(store: Store, agents: Mapping[str, Agent], bodies: Bodies) -
         bodies=bodies,
         secrets=frozenset(),
         search_attributes=False,
+        elsewhere=elsewhere,
     )
     recordings = Recordings(mode="off", folder=Path(), store=store, secrets=frozenset())
     return make_activities(parts, recordings, Gates(parts.metrics, room=1))

@@ -8,7 +8,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent, hook
-from perdure.activities.hooks import MISSING_HOOK_RETRY, PAGE
+from perdure.activities.errors import LONGEST_MISSING_RETRY
+from perdure.activities.hooks import PAGE
 from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.events import AgentEnd, DelegateEnd, ToolProgress
@@ -25,7 +26,7 @@ def log(_: AgentEnd) -> None:
     """Note the end."""
 
 
-@pytest.mark.parametrize(("boundary", "longest"), [("end", timedelta(seconds=10)), ("step", MISSING_HOOK_RETRY)])
+@pytest.mark.parametrize(("boundary", "longest"), [("end", timedelta(seconds=10)), ("step", LONGEST_MISSING_RETRY)])
 async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_end(
     boundary: Boundary, longest: timedelta
 ) -> None:

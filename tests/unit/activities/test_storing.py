@@ -6,6 +6,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from perdure.activities.errors import error_of_missing_version
 from perdure.activities.heartbeat import keep_beating
 from perdure.activities.store_access import (
     LONGEST_STORE_RETRY,
@@ -14,6 +15,7 @@ from perdure.activities.store_access import (
     store_failures,
     write_until_stored,
 )
+from perdure.contracts.waits import MissingVersion
 from perdure.store import StoreError, StoreUnavailableError, TurnEndedError
 from perdure.workflows.options import GRACE, LOST_WORKER_MARGIN
 
@@ -25,6 +27,16 @@ def test_a_claim_and_a_result_may_both_wait_within_one_attempt() -> None:
 def test_a_turn_sits_out_a_store_that_is_away_for_days() -> None:
     waits = [min(STORE_RETRY * attempt, LONGEST_STORE_RETRY) for attempt in range(1, LOST_WORKER_MARGIN)]
     assert sum(waits, timedelta(0)) > timedelta(days=3)
+
+
+def test_a_turn_sits_out_a_version_that_no_worker_has_for_days() -> None:
+    missing = MissingVersion(agent="tester", what="tool", name="two", definition="d")
+    waits = [error_of_missing_version(missing, attempt).next_retry_delay for attempt in range(1, LOST_WORKER_MARGIN)]
+    told = [wait for wait in waits if wait is not None]
+    assert len(told) == len(waits)
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (timedelta(milliseconds=500), timedelta(seconds=10))
+    assert sum(told, timedelta(0)) > timedelta(days=3)
 
 
 async def stored_after(*failures: Exception) -> str:

@@ -200,6 +200,36 @@ def test_a_worker_that_looks_for_a_missing_tool_does_not_hide_that_it_is_missing
     assert wait is None or wait.next_at is None
 
 
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("agent", "agent 'two'"),
+        ("delegate", "agent 'two', a delegate of agent 'tester'"),
+        ("server", "MCP server 'two' of this version of agent 'tester'"),
+        ("hook", "hook 'two' of this version of agent 'tester'"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("builds", "polling"),
+    [
+        ((), ""),
+        (("",), ""),
+        (("a.B", "", "a.A", "a.B"), "; builds that poll: a.A (1), a.B (2)"),
+    ],
+)
+def test_a_wait_for_a_version_names_what_is_missing_and_the_builds_that_poll(
+    what: str, sentence: str, builds: tuple[str, ...], polling: str
+) -> None:
+    missing = {"agent": "tester", "what": what, "name": "two", "definition": "d"}
+    refused = failed("runtime.tool_missing")
+    refused["last_failure"]["application_failure_info"]["details"] = {"payloads": [payload({}), payload(missing)]}
+    wait = why(refused, seen=replace(UNSEEN, builds=builds))
+    assert wait is not None
+    assert (wait.cause, wait.text) == (Cause.VERSION, f"no worker has {sentence}{polling}")
+    version = "that has it" if what in {"agent", "delegate"} else "of the old version"
+    assert wait.advice == f"start a worker {version}, or perdure cancel job-1"
+
+
 def test_of_several_causes_the_worst_is_told() -> None:
     wait = why(running(note=PACE), failed("runtime.store_unavailable"), running("compact"))
     assert wait is not None

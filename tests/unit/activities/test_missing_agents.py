@@ -1,0 +1,71 @@
+"""The opening of a turn by a worker that lacks its agent: left to another one, or refused for good."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from perdure import Agent
+from perdure.activities.toolbox.runner import Bodies
+from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
+from perdure.contracts.waits import MissingVersion
+from perdure.store import Store
+from tests.unit.activities.composed import activities_over
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NEW, OLD = (Agent(name=name, model="openai/scripted") for name in ("newcomer", "old"))
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    async with await Store.open("sqlite:///:memory:", upgrade=True) as opened:
+        yield opened
+
+
+async def opened(store: Store, known: bool | None, agents: list[Agent], **asked: Any) -> OpenedTurn:
+    """Open a turn of the new agent at a worker with these agents, where so much is known of the others."""
+
+    async def elsewhere(_: str) -> bool | None:
+        return known
+
+    bodies = Bodies(1)
+    turns = activities_over(store, {agent.name: agent for agent in agents}, bodies, elsewhere)
+    request = Continuation(agent=asked.pop("agent", "newcomer"), prompt="go")
+    opening = OpenTurn(session="s", request=request, request_id=asked.pop("id", "r"), run_started_at=NOW, **asked)
+    try:
+        result: OpenedTurn = await ActivityEnvironment().run(turns.open_turn, opening)
+        return result
+    finally:
+        bodies.close()
+
+
+@pytest.mark.parametrize("known", [True, None])
+@pytest.mark.parametrize("goes_on", [True, False], ids=["a message", "a start"])
+async def test_a_turn_is_left_to_a_worker_that_has_or_may_have_its_agent(
+    store: Store, known: bool | None, goes_on: bool
+) -> None:
+    if goes_on:
+        await opened(store, known, [NEW], id="first")
+    with pytest.raises(ApplicationError, match="this worker has no agent 'newcomer'; start a worker") as raised:
+        await opened(store, known, [OLD], agent=None if goes_on else "newcomer")
+    assert (raised.value.non_retryable, raised.value.type) == (False, "runtime.tool_missing")
+    assert raised.value.next_retry_delay is not None
+    assert raised.value.details[1] == MissingVersion(agent="newcomer", what="agent", name="newcomer")
+    assert (await opened(store, known, [NEW], agent=None if goes_on else "newcomer")).turn == 1 + goes_on
+
+
+async def test_an_agent_that_no_worker_that_polls_has_is_refused_for_good(store: Store) -> None:
+    with pytest.raises(
+        ApplicationError, match="no worker that polls has an agent 'newcomer'; this worker has: old"
+    ) as raised:
+        await opened(store, False, [OLD])
+    assert (raised.value.non_retryable, raised.value.type) == (True, "request.unknown_agent")
+
+
+async def test_a_turn_that_is_stopped_meanwhile_waits_no_longer(store: Store) -> None:
+    with pytest.raises(ApplicationError, match="stopped before a worker that has an agent 'newcomer'") as raised:
+        await opened(store, True, [OLD], stopped=True)
+    assert (raised.value.non_retryable, raised.value.type) == (True, "runtime.aborted")

@@ -1,0 +1,40 @@
+"""The agents of the other workers that poll, as they tell them."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import temporalio.client
+
+from perdure.client.worker_stores import WorkerStore, ask_workers
+from perdure.contracts.queues import Role
+
+KEPT_SECONDS = 2.0
+"""Time for which an answer of the server counts: many turns may ask at once."""
+
+
+class Polling:
+    """Asks Temporal which workers poll a task queue for turns, and what they tell of themselves."""
+
+    def __init__(
+        self, temporal: temporalio.client.Client, task_queue: str, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._temporal = temporal
+        self._queue = task_queue
+        self._monotonic = monotonic
+        self._told: Sequence[WorkerStore] | None = None
+        self._asked_at = -KEPT_SECONDS
+
+    async def has(self, agent: str) -> bool | None:
+        """Whether a worker of turns has the agent of a name; None if the server or a worker does not tell."""
+        if self._monotonic() - self._asked_at >= KEPT_SECONDS:
+            self._told = await ask_workers(self._temporal, self._queue)
+            self._asked_at = self._monotonic()
+        return find_agent(self._told, agent)
+
+
+def find_agent(told: Sequence[WorkerStore] | None, agent: str) -> bool | None:
+    """Whether one of these workers opens turns of the agent; None if that cannot be known."""
+    if told is None:
+        return None
+    answers = {worker.has(agent) for worker in told if not worker.roles or Role.TURNS in worker.roles}
+    return True if True in answers else None if None in answers else False
