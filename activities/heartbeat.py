@@ -53,6 +53,12 @@ One that never began says nothing about the call: a frozen worker had taken it f
 MOST_SPENT = 3
 """Attempts that paid for an answer, or ran an author's code, and could not keep what came of it."""
 
+BEGUN_AGAIN: dict[str, str] = {
+    Activity.GENERATE: "another worker asks the model again, and what it has answered is paid again",
+    Activity.COMPACT: "another worker asks the model again, and what it has answered is paid again",
+}
+"""Fates of attempts that a drain cuts off, for the log; the fate of a tool's call is known once it is claimed."""
+
 logger = logging.getLogger("perdure.worker")
 
 
@@ -71,8 +77,12 @@ class _Beat:
         self.due = 0.0
         self.last_delta_at: datetime | None = None
         self.lost = _count_lost(info.heartbeat_details)
-        self.was_held = _was_held(info.heartbeat_details)
+        self.was_held = _says(info.heartbeat_details, "held")
         self.held = self.was_held
+        self.was_stopped = _says(info.heartbeat_details, "stopped")
+        self.stopped = self.was_stopped
+        self.fate = BEGUN_AGAIN.get(info.activity_type, "another worker carries it out again")
+        self._owns = False
         self.waits = False
         self.spent = False
         self.spent_attempts = _count_spent(info.heartbeat_details)
@@ -94,12 +104,29 @@ class _Beat:
         state: dict[str, object] = {"lost_attempts": self.lost, "running_attempt": self._attempt if runs else 0}
         if self.held:
             state["held"] = True
+        if self.stopped:
+            state["stopped"] = True
         if self.spent_attempts:
             state["spent_attempts"] = self.spent_attempts
         if self.last_delta_at is not None:
             state["last_delta_at"] = self.last_delta_at.isoformat(timespec="seconds")
         payloads = _encode(self._codec, self._converter.to_payloads([*filter(None, [self.note]), state]))
         self._worker().record_activity_heartbeat(proto.ActivityHeartbeat(task_token=self._token, details=payloads))
+
+    def hold(self, fate: str) -> None:
+        """Note that this attempt holds its call, which has this fate if it is cut off."""
+        self.held, self.fate, self._owns, self.stopped = True, fate, True, False
+
+    def stop(self) -> None:
+        """Leave word that the drain of this worker has cut the attempt off, and log it."""
+        info = activity.info()
+        self.stopped = self.stopped or self._owns
+        self.end()
+        logger.warning(
+            "the drain has cut off %s of session %s: %s",
+            *(info.activity_type, info.workflow_id, self.fate),
+            extra={"session": info.workflow_id, "activity": info.activity_type, "attempt": info.attempt},
+        )
 
     def end(self) -> None:
         """Leave word that this attempt was not lost, for the next one: the server keeps what the last beat said."""
@@ -120,9 +147,9 @@ def _count_lost(details: Sequence[Any]) -> int:
     return told[0]["lost_attempts"] + bool(told[0]["running_attempt"]) if told else 0
 
 
-def _was_held(details: Sequence[Any]) -> bool:
-    """Whether an earlier attempt said that it held its call."""
-    return any(cast("dict[str, object]", part).get("held") is True for part in details if isinstance(part, dict))
+def _says(details: Sequence[Any], name: str) -> bool:
+    """Whether an earlier attempt has left this word."""
+    return any(cast("dict[str, object]", part).get(name) is True for part in details if isinstance(part, dict))
 
 
 def _encode(codec: PayloadCodec | None, payloads: Sequence[Payload]) -> Sequence[Payload]:
@@ -252,7 +279,7 @@ async def keep_beating(*, is_bounded: bool = True, on_lost: Failed | None = None
     except asyncio.CancelledError as error:
         why = activity.cancellation_details()
         if why is not None and why.worker_shutdown and not why.cancel_requested:
-            beat.end()
+            beat.stop()
             raise error_of_shutdown() from None
         if is_stopped():
             raise
@@ -372,14 +399,22 @@ def note_delta() -> None:
         beat.last_delta_at = datetime.now(UTC)
 
 
-def note_held() -> bool:
+def note_held(fate: str) -> bool:
     """Let the beats say that this attempt holds its call; whether an earlier attempt's beats have said so.
 
     A store that lost its last moments may have lost a claim: the server still knows of it.
+
+    Args:
+        fate: What becomes of the call if a drain of this worker cuts it off, for the log.
     """
     beat = _running.get()
-    beat.held = True
+    beat.hold(fate)
     return beat.was_held
+
+
+def was_stopped() -> bool:
+    """Whether the attempt that held the call before was cut off by a drain of its worker, which was not lost."""
+    return _running.get().was_stopped
 
 
 def note_spent() -> None:

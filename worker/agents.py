@@ -8,6 +8,7 @@ file, line and field.
 
 import importlib
 import json
+import logging
 import re
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import reduce
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -44,6 +46,11 @@ from perdure.yaml_nodes import YamlError, compose, line_of, line_of_path, to_pla
 _OURS = {str(Path(__file__).resolve().parent), str(Path(perdure.__file__).parent)}
 _NOT_OWN = (*sysconfig.get_paths().values(), *_OURS)
 """Folders of code that no user wrote: Python's, installed packages', ours."""
+
+SHOWN_TOOLS = 5
+"""Tools that the warning of a worker that starts names."""
+
+logger = logging.getLogger("perdure.worker")
 
 
 class AgentLoadError(AgentDefinitionError):
@@ -132,6 +139,29 @@ def check_needs(agents: Iterable[Agent], task_queue: str, environment: Mapping[s
     ]
     if problems:
         raise UnmetNeedError("; ".join(problems))
+
+
+def find_long_tools(agents: Iterable[Agent], grace: timedelta, task_queue: str) -> Iterator[str]:
+    """Plain tools that run here and whose time-out exceeds the grace, as ``'TOOL' of 'AGENT' (300 s)``."""
+    for agent in agents:
+        for tool in agent.tools:
+            asked = tool.declaration
+            elsewhere = asked.interactive or asked.builtin is not None or asked.task_queue not in {None, task_queue}
+            if not elsewhere and not asked.idempotent and tool.reconciler is None and asked.timeout > grace:
+                yield f"{tool.name!r} of {agent.name!r} ({asked.timeout.total_seconds():g} s)"
+
+
+def tell_long_tools(agents: Iterable[Agent], grace: timedelta, task_queue: str) -> None:
+    """Log a warning if a drain may leave the effect of calls unknown, with what helps."""
+    found = list(find_long_tools(agents, grace, task_queue))
+    if not found:
+        return
+    more = f" and {len(found) - SHOWN_TOOLS} more" if len(found) > SHOWN_TOOLS else ""
+    logger.warning(
+        "a stop of this worker cuts off calls of plain tools after %g s, and their effect is then unknown: %s%s; make "
+        "them idempotent, give them a reconciler or a shorter time-out, or raise PERDURE_SHUTDOWN_GRACE",
+        *(grace.total_seconds(), ", ".join(found[:SHOWN_TOOLS]), more),
+    )
 
 
 def _agents_of(module: ModuleType) -> tuple[Agent, ...]:

@@ -71,6 +71,7 @@ from perdure.security.redaction import redact_text
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.tracing import Tracing
+from perdure.worker.agents import tell_long_tools
 from perdure.worker.fleet_figures import FleetFigures
 from perdure.worker.nexus import NexusService
 from perdure.worker.polling import Polling
@@ -413,6 +414,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         await _warn_of_other_stores(client, settings, store)
         if settings.routing.has(Role.TURNS):
             await tell_version(client, settings)
+        if settings.routing.has(Role.TURNS) or settings.routing.has(Role.TOOLS):
+            tell_long_tools(agents.values(), settings.shutdown_grace, settings.task_queue)
         await stack.enter_async_context(build_store_worker(client, settings, store, agents))
         await _poll(workers, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})

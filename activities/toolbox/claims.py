@@ -17,7 +17,7 @@ from temporalio import activity
 
 from perdure.activities.agents import TurnContexts
 from perdure.activities.errors import redact_and_cut
-from perdure.activities.heartbeat import note_held
+from perdure.activities.heartbeat import note_held, was_stopped
 from perdure.activities.mcp.questions import Answering, AskedByServer
 from perdure.activities.recordings import CallRecording
 from perdure.activities.store_access import write_until_stored
@@ -160,6 +160,10 @@ FRESH = timedelta(seconds=4)
 """A claim whose answer took longer is made once more: a worker that froze for so long may have lost it again."""
 
 
+STOPPED = "the worker was stopped while the tool ran, so its effect is unknown"
+"""Cause of an unknown effect if a drain has cut the call off."""
+
+
 @dataclass(frozen=True)
 class Recovery:
     """The decision about a call that a lost attempt had claimed.
@@ -219,6 +223,15 @@ class Attempt:
         """Values of the raw arguments that no text about the call may show."""
         return self.hidden.named | self.hidden.guessed
 
+    @property
+    def fate(self) -> str:
+        """Fate of the call if a drain cuts it off, for the log."""
+        if isinstance(self.body, Tool) and self.body.reconciler is not None:
+            return "another worker asks its reconciler"
+        if self.declaration.idempotent:
+            return "another worker runs it again"
+        return "it does not run again, and the model reads that its effect is unknown"
+
     def events_of_start(self) -> list[NewEvent]:
         """Events of a body that is about to run: its approval, if it needed one, and its start."""
         name = self.declaration.name
@@ -253,7 +266,7 @@ class Claims:
         """Claim the call, and decide about it if a lost attempt had claimed it."""
         claim, recovery = await self._claim(attempt, None, []), None
         if (
-            claim.state == "free" and note_held() and not _is_parked(attempt, claim)
+            claim.state == "free" and note_held(attempt.fate) and not _is_parked(attempt, claim)
         ):  # an earlier attempt claimed it; the store lost that in a failover
             recovery = await self._recovery(attempt, claim.model_copy(update={"runs": 1}))
             return await self._claim(attempt, None, [self._event_of(attempt, recovery)]), recovery
@@ -264,7 +277,7 @@ class Claims:
             recovery = await self._recovery(attempt, claim)
             claim = await self._claim(attempt, claim.held_by, [self._event_of(attempt, recovery, claim.runs)])
         if claim.state == "free":
-            note_held()
+            note_held(attempt.fate)
         return claim, recovery
 
     def _event_of(self, attempt: Attempt, recovery: Recovery, runs: int = 1) -> NewEvent:
@@ -273,6 +286,7 @@ class Claims:
             tool=attempt.declaration.name,
             decision=recovery.decision,
             reason=recovery.reason,
+            stopped=was_stopped(),
         )
         again = recovery.decision == "run_again"
         key = f"{RERUN}{runs}" if again else f"tool_recovery/{attempt.claimant}"
@@ -315,7 +329,7 @@ class Claims:
                 return Recovery("run_again", _join_sentences("the tool is idempotent", why))
             why = _join_sentences(why, often)
         unknown = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN]
-        told = f"{_join_sentences(unknown.cause, why)}; {unknown.advice}"
+        told = f"{_join_sentences(STOPPED if was_stopped() else unknown.cause, why)}; {unknown.advice}"
         return Recovery("given_up", why or "the tool may have run, and is not idempotent", told)
 
     async def _effect(self, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:

@@ -257,7 +257,8 @@ _AFTER_A_LOSS = {"run_again": "runs again", "result_found": "does not run again"
 
 @_lines_of.register
 def _tool_recovery(event: events.ToolRecovery, _: events.Envelope) -> Iterator[Line]:
-    text = f"{event.tool} {_AFTER_A_LOSS[event.decision]}, its worker was lost: {to_one_line(event.reason)}"
+    was = "stopped" if event.stopped else "lost"
+    text = f"{event.tool} {_AFTER_A_LOSS[event.decision]}, its worker was {was}: {to_one_line(event.reason)}"
     yield Line(text, Tone.WARNING)
 
 

@@ -232,11 +232,13 @@ class ToolRecovery(CallEvent):
     Attributes:
         decision: The body runs again, the reconciler gave the result, or the model learns that nobody knows.
         reason: Reason for people.
+        stopped: Whether the worker was not lost: a drain has cut the call off.
     """
 
     type: Literal["tool_recovery"] = "tool_recovery"
     decision: Literal["run_again", "result_found", "given_up"]
     reason: str
+    stopped: bool = Field(default=False, exclude_if=lambda stopped: not stopped)
 
 
 RESULT_CHARACTERS = 4_000

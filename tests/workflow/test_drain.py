@@ -1,5 +1,6 @@
 """Workers that are told to stop finish what is short, and hand over what is not."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -44,6 +45,9 @@ async def test_a_model_call_longer_than_the_grace_is_handed_over_without_using_a
         await provider.wait_for_requests(1)
         await worker(house)
         assert await first.stop() == 0
+        assert (
+            f"the drain has cut off generate of session {house.session}: another worker asks" in first.log.read_text()
+        )
         await provider.wait_for_disconnect()
         result = await result_of(handle)
         assert provider.request_count == 4
@@ -65,6 +69,13 @@ async def test_a_tool_longer_than_the_grace_is_left_behind_and_not_run_again(hou
     assert len(read(lines)) == 1
     (told,) = read_by_the_model(provider)
     assert "tool.effect_unknown" in told
+    assert "the worker was stopped while the tool ran, so its effect is unknown" in told
+    ((recovery,), log) = await house.events("tool_recovery"), first.log.read_text()
+    assert (recovery["decision"], recovery["stopped"]) == ("given_up", True)
+    (line,) = [json.loads(line) for line in log.splitlines() if "the drain has cut off" in line]
+    assert (line["session"], line["activity"], line["attempt"]) == (house.session, "pay", 1)
+    assert "it does not run again, and the model reads that its effect is unknown" in log
+    assert "cuts off calls of plain tools after 0.5 s, and their effect is then unknown: 'pay' of 'tester'" in log
 
 
 def pay_and_say(request: ChatRequest) -> Reply:

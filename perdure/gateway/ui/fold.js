@@ -163,10 +163,10 @@ const HANDLERS = {
     const known = state.calls[line.call_id] ?? callOf(line);
     close(state, line, (part) => part.call === line.call_id, { lost: true });
     const attempts = (known.attempts ?? 1) + (line.decision === "run_again" ? 1 : 0);
-    state.calls[line.call_id] = { ...known, recovery: { decision: line.decision, reason: line.reason }, attempts };
+    state.calls[line.call_id] = { ...known, recovery: { decision: line.decision, reason: line.reason, was: line.stopped ? "stopped" : "lost" }, attempts };
     if (line.decision === "run_again") open(state, line, { kind: "tool", label: line.tool, call: line.call_id, attempt: attempts });
     const what = { run_again: "runs again", result_found: "does not run again", given_up: "is given up" }[line.decision];
-    note(state, line, "warning", `${line.tool} ${what}, its worker was lost: ${line.reason}`);
+    note(state, line, "warning", `${line.tool} ${what}, its worker was ${line.stopped ? "stopped" : "lost"}: ${line.reason}`);
   },
   tool_end(state, line) {
     endCall(state, line, line.error ? "failed" : "ended", {

@@ -137,7 +137,11 @@ function Answer({ block, state, now, session, may, place, thoughts: thinking }) 
 }
 
 const STATES = { asked: "asked for", running: "runs", ended: "done", failed: "failed", left: "not finished" };
-const RECOVERED = { run_again: "ran again after its worker was lost", result_found: "its worker was lost; the result was found", given_up: "its worker was lost; nobody knows its effect" };
+const RECOVERED = {
+  run_again: (was) => `ran again after its worker was ${was}`,
+  result_found: (was) => `its worker was ${was}; the result was found`,
+  given_up: (was) => `its worker was ${was}; nobody knows its effect`,
+};
 
 function Tool({ call, now, session }) {
   const time = call.seconds ?? (call.startedAt ? between(call.startedAt, call.endedAt ?? (call.state === "running" ? now : call.startedAt)) : null);
@@ -149,7 +153,7 @@ function Tool({ call, now, session }) {
       <span class="fate">${STATES[call.state]}${time === null ? "" : ` · ${duration(time)}`}${progress}${call.recorded ? " · recorded" : ""}</span>
       ${call.error ? html`<span class="preview">${line(call.error.message, 200)}</span>` : null}</summary>
     <h4>Arguments</h4><pre class="text">${pretty(call.arguments)}</pre>
-    ${call.recovery ? html`<p class="warning">${RECOVERED[call.recovery.decision]}: ${call.recovery.reason}</p>` : null}
+    ${call.recovery ? html`<p class="warning">${RECOVERED[call.recovery.decision](call.recovery.was)}: ${call.recovery.reason}</p>` : null}
     ${call.delegate ? html`<p>Works as <a href=${`/ui/sessions/${encodeURIComponent(call.delegate)}`}>${call.delegate}</a></p>` : null}
     ${call.error ? html`<h4>Error</h4><p class="text bad">${call.error.message}</p><p><${Code} code=${call.error.code} />${call.error.exception ? html` <code>${call.error.exception}</code>` : null}</p>` : null}
     ${call.traceback ? html`<h4>Traceback</h4><pre class="text">${call.traceback}</pre>` : null}
