@@ -6,6 +6,7 @@ Long, because all that a request may ask of a turn is checked where it opens.
 """
 
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,9 @@ from datetime import timedelta
 
 from pydantic import ValidationError
 from temporalio import activity
+from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from perdure.activities.agents import Instructions
 from perdure.activities.delegates import Delegations, trim_for_caller, with_grants
@@ -35,7 +38,7 @@ from perdure.contracts.files import ContentError, FilePart, check_parts, part_of
 from perdure.contracts.hooks import HookDeclaration
 from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.messages import ToolMessage
-from perdure.contracts.names import Activity
+from perdure.contracts.names import AGENT_TURN, Activity
 from perdure.contracts.queues import Routing
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.traces import TurnTrace
@@ -46,12 +49,16 @@ from perdure.contracts.waits import WAITS_FOR_SERVERS
 from perdure.engine.input_requests import ReplyError, check_time, check_until, validate_reply
 from perdure.schema_checks import run_off_the_loop
 from perdure.store import NotFoundError, SessionErasedError, StoreError
+from perdure.store.commit_turn import close_behind
 from perdure.store.errors import TurnBlockedError
 from perdure.store.records import ClaimedTurn, SessionBefore, TurnBefore, artifact_of
 from perdure.store.slots import NoSlotError, SlotLimit
 
 LONGEST_OPENING_RETRY = timedelta(minutes=1)
 """Longest wait between attempts while the store is away. Many earlier attempts may only have waited for a slot."""
+
+LAST_RUNS = 3
+"""Newest runs of a session among which the end of its last turn is looked for: some were refused."""
 
 SHOWN_ID = 200
 """Characters of a refused id that its refusal shows."""
@@ -230,6 +237,9 @@ class OpenTurnActivity:
         opening, own = resolved.opening, frozen.definition
         window = own.compaction.window or context_window(own.model)
         try:
+            if (known := await _find_end(resolved.asked)) is not None:
+                turn = resolved.asked.before.cut_off or 0
+                await self._store.write("close_behind", lambda rows: close_behind(rows, opening.session, turn, known))
             claimed = await self._store.open_turn(
                 opening, own, context_window=window, trace=resolved.asked.trace, limits=limits
             )
@@ -444,6 +454,22 @@ class OpenTurnActivity:
         if last is None or last.agent != agent:
             return ""
         return (await self._parts.definitions.get(last.definition)).recording
+
+
+async def _find_end(asked: Asked) -> TurnResult | None:
+    """Result of the turn before, if only Temporal knows that it has ended by itself: the store is an older copy."""
+    before, session = asked.before, asked.opening.session
+    if before.begun is not None or before.cut_off is None:
+        return None
+    ended = f'WorkflowId = {json.dumps(session)} AND WorkflowType = "{AGENT_TURN}" AND ExecutionStatus = "Completed"'
+    with contextlib.suppress(RPCError, WorkflowFailureError, ValidationError, RuntimeError):  # or there is no server
+        client = activity.client()
+        async for run in client.list_workflows(ended, limit=LAST_RUNS):
+            handle = client.get_workflow_handle(run.id, run_id=run.run_id, result_type=TurnResult)
+            result: TurnResult = await handle.result(follow_runs=False)
+            if result.turn is not None and result.turn >= before.cut_off:
+                return result
+    return None
 
 
 @asynccontextmanager

@@ -38,6 +38,7 @@ from perdure.client import Client, ClientError
 from perdure.client.connect import CONNECT_TIMEOUT, address_source, connect, load_config, make_converter, rpc_errors
 from perdure.client.encryption import load_keyring
 from perdure.client.errors import ServerUnreachableError, StoreMismatchError, TemporalConfigError
+from perdure.client.restored import LOOKED_AT, compare
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.queues import Role
 from perdure.libraries import (
@@ -149,7 +150,7 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
         yield roles
     if (keys := await ask_fleet(client, keyring)) is not None:
         yield keys
-    for ask in (_stores_of_workers, _find_closed_turns, ask_sweeps):
+    for ask in (_stores_of_workers, _find_closed_turns, _compare_store, ask_sweeps):
         with contextlib.suppress(CliError, StoreError, ClientError):  # what is wrong with them is told by other checks
             if (found := await ask(client)) is not None:
                 yield found
@@ -357,6 +358,27 @@ async def _find_closed_turns(client: Client) -> Finding | None:
     text = f"Temporal has ended the workflows of open turns: {shown}{more}"
     fix = f"'perdure send {next(iter(ended))} …' ends the open turn and goes on from its last step"
     return Finding(check="turns", ok=None, text=text, fix=fix)
+
+
+async def _compare_store(client: Client) -> Finding | None:
+    """Whether the store is older than what Temporal knows, as after a restore; None if it is not."""
+    async with open_store(client.settings) as store:
+        found = await compare(client.temporal, store, client.settings.task_queue, most_open=LOOKED_AT)
+    if not found:
+        return None
+    kinds = {
+        "turns that have ended are open in it": [end.session for end in found.open],
+        "ended turns of its sessions are missing": [end.session for end in found.behind],
+        "sessions are missing": list(found.missing),
+    }
+    said = [
+        f"{len(names)} {kind} ({', '.join(names[:SHOWN_TURNS])}{', ...' if len(names) > SHOWN_TURNS else ''})"
+        for kind, names in kinds.items()
+        if names
+    ]
+    text = f"the store is older than what Temporal knows, as after a restore: {'; '.join(said)}"
+    fix = "'perdure store reconcile --dry-run' lists them, 'perdure store reconcile' closes and adds what can be"
+    return Finding(check="turns", ok=False, text=text, fix=fix)
 
 
 async def _find_standing_turns(client: Client) -> list[Finding]:

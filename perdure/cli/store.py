@@ -1,5 +1,6 @@
 """``perdure store``: look at the transcript store, migrate it, delete old data, and look after keys."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -10,7 +11,9 @@ from perdure.cli.errors import ExitCode, MistakeError
 from perdure.cli.findings import Finding
 from perdure.cli.options import list_limit
 from perdure.cli.output import print_json
+from perdure.cli.render import clean
 from perdure.client import Client
+from perdure.client.restored import LOOKED_AT, Differences, compare, reconcile
 from perdure.client.retention import find_interval, read_sweeps, schedule_sweeps, sweep_now
 from perdure.contracts.retention import Retention, Swept, read_duration
 from perdure.settings import load_settings
@@ -76,6 +79,51 @@ def status_command(ctx: click.Context, *, as_json: bool) -> None:
             advice = f"this release needs {', '.join(found.pending)}; run 'perdure store migrate'"
         click.echo(f"release  {advice}")
     ctx.exit(code)
+
+
+@store_command.command("reconcile")
+@click.option("--dry-run", is_flag=True, help="Change nothing, and list what differs.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=LOOKED_AT,
+    show_default=True,
+    metavar="N",
+    help="Most ended turns to read.",
+)
+@as_json
+def reconcile_command(*, dry_run: bool, limit: int, as_json: bool) -> None:
+    """Bring a store that was restored from an older copy up to date with what Temporal knows.
+
+    Turns that have ended for Temporal and are open in the store are closed, and turns that the store lacks are added to
+    their sessions, both with the reason runtime.store_behind: the next turn of such a session tells its model that work
+    was done which the conversation does not show. Missing sessions are listed; nothing of them can be restored.
+
+    Every open turn of the store is looked up, and of Temporal's ended turns the newest N. You can run it while workers
+    run, and again.
+    """
+
+    async def compared(client: Client) -> Differences:
+        store = await client.store()
+        found = await compare(client.temporal, store, client.settings.task_queue, limit=limit)
+        if not dry_run:
+            await reconcile(store, found)
+        return found
+
+    found = with_client(compared)
+    kinds: list[tuple[str, Iterable[tuple[str, int]]]] = [
+        ("would be closed" if dry_run else "closed", [(end.session, end.result.turn or 0) for end in found.open]),
+        ("would be added" if dry_run else "added", [(end.session, end.result.turn or 0) for end in found.behind]),
+        ("missing", found.missing.items()),
+    ]
+    lines = [(kind, session, turn) for kind, listed in kinds for session, turn in listed]
+    for kind, session, turn in lines:
+        if as_json:
+            print_json({"session": session, "turn": turn, "done": kind, "dry_run": dry_run})
+        else:
+            click.echo(clean(f"{kind}: turn {turn} of session {session}"))
+    if not lines and not as_json:
+        click.echo("the store has all that Temporal knows of")
 
 
 @store_command.command("gc")

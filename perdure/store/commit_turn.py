@@ -134,6 +134,27 @@ def close_lost_turn(connection: Connection, session: str, turn: int, *, reason: 
     return result
 
 
+def close_behind(connection: Connection, session: str, turn: int, known: TurnResult) -> TurnResult | None:
+    """End this turn, whose end and maybe last steps the store has lost; None if it is not open.
+
+    Args:
+        connection: The transaction.
+        session: The turn's session.
+        turn: The turn's number.
+        known: The result with which the turn's workflow ended.
+    """
+    locked = LockedSession.find(connection, session)
+    row = find_turn(connection, session, turn)
+    if locked is None or row is None or locked.open_turn != turn:
+        return None
+    code = ReasonCode.RUNTIME_STORE_BEHIND
+    ended = f"Temporal knows that it ended as {known.stop_reason} after {known.steps} steps"
+    error = ErrorDetail(code=code, title="runtime", message=f"{REASONS[code].text} ({ended})")
+    result = close_abandoned(locked, row, end=(StopReason.ERROR, error))
+    locked.save()
+    return result
+
+
 def close_abandoned(
     locked: LockedSession,
     row: TurnRow,

@@ -1,13 +1,14 @@
 """The opening of a turn: the look at the session before, and the transaction that claims the turn."""
 
 from collections.abc import Sequence
+from dataclasses import replace as replace_fields
 
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import AgentStart, NewEvent
+from perdure.contracts.events import AgentStart, NewEvent, UserMessageReceived
 from perdure.contracts.input_requests import call_id_of
 from perdure.contracts.messages import UserMessage
 from perdure.contracts.tools import PlannedCall
@@ -19,6 +20,7 @@ from perdure.store.accounting import (
     read_unread_feedback,
     result_of_turn,
     spent_of_earlier_turns,
+    spent_of_turn,
     todos_at_beginning_of,
     todos_of_checkpoint,
 )
@@ -36,6 +38,12 @@ from perdure.store.session_lock import LockedSession
 from perdure.store.slots import SlotLimit, take_slot
 from perdure.store.steps import counted_tokens, find_step, insert_step
 from perdure.store.tool_calls import OpenCalls, read_results, take_over_calls
+
+BEHIND = (
+    "Note: the record of this conversation was restored from an older copy. Turn {turn} went on after its step {step}, "
+    "and that work is not shown here: calls of tools may have had their effects. Look before you repeat one."
+)
+"""First message of a turn that goes on behind what was done, for its model."""
 
 _T, _S = schema.turns, schema.steps
 _OF_SESSION = _T.c.session == bindparam("session")
@@ -102,7 +110,9 @@ def open_turn(
 ) -> ClaimedTurn:
     """Begin the session's next turn, or find the turn that the same request id began before.
 
-    An open turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``.
+    An open turn whose workflow was terminated is closed first, with the reason ``runtime.turn_closed``. After a turn
+    that ended with ``runtime.store_behind``, the first message says that work may have been done which the store does
+    not show.
 
     Raises:
         TurnMismatchError: The caller expected another turn, or a newer run holds the session.
@@ -187,10 +197,24 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
     close_abandoned(locked, row)
 
 
+def _notice_of_behind(locked: LockedSession) -> tuple[UserMessage, ...]:
+    """A message for the model if the store has lost the end of the session's last turn, or all of it."""
+    row = find_turn(locked.connection, locked.session, locked.turn) if locked.turn else None
+    if row is None or row.reason_code != ReasonCode.RUNTIME_STORE_BEHIND or row.result is None:
+        return ()
+    _, steps = spent_of_turn(locked.connection, locked.session, row.turn)
+    return (UserMessage(content=BEHIND.format(turn=row.turn, step=steps)),)
+
+
 def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, start: AgentStart, seed: str) -> str:
     """Write the session's next turn with its event and its first step; returns the step's id."""
     turn = locked.turn + 1
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
+    notice = _notice_of_behind(locked)
+    for message in notice:
+        told = UserMessageReceived(content=message.content)
+        locked.append(NewEvent(key=f"{turn}/behind", turn=turn, step=0, event=told))
+    beginning = replace_fields(beginning, messages=(*beginning.messages, *notice))
     step = _make_first_step(locked, turn, beginning, opening.request)
     row = {
         "session": opening.session,
@@ -222,7 +246,7 @@ def _make_first_step(locked: LockedSession, turn: int, beginning: Beginning, req
             open_calls = OpenCalls(locked, turn, ids)
             open_calls.withdraw()
             open_calls.write()
-            messages = open_calls.results(ids)
+            messages = (*open_calls.results(ids), *messages)
     if request.prompt and not goes_on:
         messages = (*messages, UserMessage(content=request.prompt, parts=request.parts))
     artifacts = (part.artifact for part in request.parts)

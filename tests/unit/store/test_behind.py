@@ -2,9 +2,22 @@
 
 import pytest
 
-from perdure.contracts.turns import SendRequest, StopReason
+from perdure.contracts.turns import SendRequest, StopReason, TurnResult
 from perdure.store import NotFoundError, OtherStoreError, StepRecord, Store
-from tests.unit.store.given import SESSION, answer, claim, commit, finish, generate, open_turn, wish
+from perdure.store.commit_turn import close_behind
+from tests.unit.store.given import (
+    HELPER,
+    LATER,
+    SESSION,
+    answer,
+    claim,
+    commit,
+    finish,
+    generate,
+    open_turn,
+    opening,
+    wish,
+)
 
 LOST = "the transcript store has lost what the turn had written to it"
 
@@ -93,3 +106,38 @@ async def test_a_database_that_was_exchanged_is_noticed_by_the_next_turn(postgre
         await store.require("new")
         with pytest.raises(OtherStoreError, match=r"\(new\), the turn lives in"):
             await store.require(known)
+
+
+KNOWN = TurnResult(session=SESSION, turn=1, agent="helper", stop_reason=StopReason.FINISHED, output="done", steps=4)
+NOTE = (
+    "Note: the record of this conversation was restored from an older copy. Turn 1 went on after its step 1, and that "
+    "work is not shown here: calls of tools may have had their effects. Look before you repeat one."
+)
+
+
+@pytest.mark.parametrize("by", ["closed", "ended by itself"])
+async def test_a_turn_behind_what_was_done_says_so_to_its_model_and_to_its_followers(store: Store, by: str) -> None:
+    _, lost = await turn_that_stands_at(store)
+    if by == "closed":
+        closed = await store.write("behind", lambda connection: close_behind(connection, SESSION, 1, KNOWN))
+        assert closed is not None
+        assert await store.write("behind", lambda connection: close_behind(connection, SESSION, 1, KNOWN)) is None
+    else:
+        await store.commit_turn(commit(lost))
+    await store.open_turn(opening("again", request_id="r2", run_started_at=LATER), HELPER)
+    ended = (await store.turn(SESSION, 1)).result
+    assert ended is not None
+    assert ended.reason_code == "runtime.store_behind"
+    if by == "closed":
+        assert (ended.error or "").endswith("(Temporal knows that it ended as finished after 4 steps)")
+    said = [message.content for message in await store.transcript(SESSION)]
+    assert said == ["hello", "as far as the store knows", NOTE, "again"]
+    told = [envelope.event for envelope in await store.events(SESSION) if envelope.turn == 2]
+    assert [(event.type, getattr(event, "content", "")) for event in told[1:]] == [("user_message", NOTE)]
+
+
+async def test_only_the_next_turn_says_so_and_none_after_a_turn_that_was_terminated(store: Store) -> None:
+    await turn_that_stands_at(store)
+    await store.open_turn(opening("again", request_id="r2", run_started_at=LATER), HELPER)
+    await store.open_turn(opening("more", request_id="r3", run_started_at=LATER), HELPER)
+    assert not any(NOTE[:20] in message.content for message in await store.transcript(SESSION))
