@@ -99,8 +99,7 @@ class Roster:
 
         Raises:
             ApplicationError: This worker has no such agent. The turn waits for one that does, unless all that poll are
-                known to lack it, or the turn is stopped. A delegate's turn always waits: when its caller began, a
-                worker had its agent.
+                known to lack it, or the turn is stopped.
         """
         agent = self._agents.get(name)
         if agent is not None:
@@ -116,7 +115,7 @@ class Roster:
         if opening.stopped:
             message = f"the turn was stopped before a worker that has an agent {name!r} opened it"
             return permanent(runtime_error(ReasonCode.RUNTIME_ABORTED, message))
-        if delegated is None and await self._elsewhere(name) is False:
+        if await self._elsewhere(name) is False:
             known = ", ".join(sorted(self._agents)) or "none"
             message = f"no worker that polls has an agent {name!r}; this worker has: {known}"
             return permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))

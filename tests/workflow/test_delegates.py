@@ -248,6 +248,18 @@ async def test_an_interactive_delegate_waits_for_people_in_its_own_session(house
     assert result["stop_reason"] == "finished"
 
 
+async def test_a_delegate_that_no_worker_has_is_an_error_result(house: House) -> None:
+    """S-63: as `perdure worker` would have refused it, this is another worker's."""
+    lead = agent("tester", delegates=["nobody"])
+    answers = played(tester=in_order(asks("one", tool="nobody"), DONE))
+    async with ScriptedProvider(answers) as provider, house.worker(lead):
+        house.use(provider)
+        result = await house.run()
+        (read,) = results_in(provider.requests[-1].request)
+    assert result["stop_reason"] == "finished"
+    assert "no worker that polls has an agent 'nobody'" in read
+
+
 async def test_a_delegate_takes_no_message_for_a_turn_after(house: House) -> None:
     """S-62: its session is one call; steering it is allowed."""
     lead, helper = agent("tester", delegates=["helper"]), agent("helper")
