@@ -191,6 +191,13 @@ def _schemas_by_name(value: JsonValue, root: Schema, depth: int) -> JsonValue | 
     return {name: _form(inner, root, depth) for name, inner in value.items() if isinstance(inner, dict | bool)}
 
 
+def _schemas_by_pattern(value: JsonValue, root: Schema, depth: int) -> JsonValue | None:
+    named = _schemas_by_name(value, root, depth)
+    if not isinstance(named, dict):
+        return None
+    return {pattern: inner for pattern, inner in named.items() if _expression(pattern, root, depth) is not None}
+
+
 def _list_of_schemas(value: JsonValue, root: Schema, depth: int) -> JsonValue | None:
     listed = value if isinstance(value, list) else []
     forms = [_form(inner, root, depth) for inner in listed if isinstance(inner, dict | bool)]
@@ -265,7 +272,8 @@ def _expression(value: JsonValue, root: Schema, depth: int) -> JsonValue | None:
 
 
 _READERS: dict[str, Reader] = {
-    **dict.fromkeys(("properties", "patternProperties", *_DEFINITIONS), _schemas_by_name),
+    **dict.fromkeys(("properties", *_DEFINITIONS), _schemas_by_name),
+    "patternProperties": _schemas_by_pattern,
     **dict.fromkeys((*_COMBINATORS, "prefixItems"), _list_of_schemas),
     **dict.fromkeys(("not", "contains", "propertyNames", "if", "then", "else"), _one_schema),
     "items": _items,

@@ -212,6 +212,7 @@ def test_all_branches_together_demand_what_each_demands() -> None:
 
 
 REFUSED: dict[str, Json] = {
+    "a pattern that is none": {"type": "object", "patternProperties": {"?": {"type": "string"}}},
     "a list without items": {"properties": {"a": {"type": "array"}}},
     "items of draft 4": {"properties": {"a": {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}}},
     "a strict bound of draft 4": {"properties": {"a": {"type": "number", "minimum": 0, "exclusiveMinimum": True}}},
