@@ -5,12 +5,13 @@ and validate on the event loop, and list every mistake: a body of unknown fields
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar, cast, get_args
 from urllib.parse import unquote_to_bytes
 
 from fastapi import APIRouter
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -20,6 +21,7 @@ from starlette.responses import Response
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.json_bounds import BoundsError, read_json
+from perdure.contracts.values import find_repeated, guess_name
 from perdure.gateway.problems import ProblemCode, ProblemError, problem_of_mistakes
 
 T = TypeVar("T")
@@ -148,8 +150,14 @@ class BodyRequest(Request):
         return bytes(body)
 
 
-def refuse_odd_query(request: Request) -> None:
-    """Refuse a query that is not in UTF-8, and one with the character NUL, which not every database takes.
+def refuse_odd_query(request: Request, known: Collection[str] | None) -> None:
+    """Refuse a query that is not in UTF-8, or has NUL; and one with a parameter that is unknown, or stands twice.
+
+    Not every database takes NUL. A filter of a misspelt name would filter nothing.
+
+    Args:
+        request: The request.
+        known: Names of the route's parameters; None if it takes any, as clients of another protocol send their own.
 
     Raises:
         ProblemError: It is such a one.
@@ -161,12 +169,31 @@ def refuse_odd_query(request: Request) -> None:
         raise ProblemError(422, ReasonCode.REQUEST_INVALID, said) from None
     named = next((name for name, value in request.query_params.multi_items() if "\0" in name + value), None)
     if named is not None:
-        said = "has the character NUL; leave it out (query)"
-        raise ProblemError(422, ReasonCode.REQUEST_INVALID, f"{named.replace(chr(0), '')[:100] or 'query'}: {said}")
+        raise _refused(named, "has the character NUL; leave it out (query)")
+    if known is None:
+        return
+    names = [name for name, _ in request.query_params.multi_items()]
+    if (unknown := next((name for name in names if name not in known), None)) is not None:
+        meant = guess_name(unknown, known) or f"there are {', '.join(sorted(known)) or 'none'}"
+        raise _refused(unknown, f"there is no such parameter; {meant} (query)")
+    if twice := find_repeated(names):
+        raise _refused(twice, "stands there twice; give one value (query)")
+
+
+def _refused(name: str, said: str) -> ProblemError:
+    shown = name.replace("\0", "")[:100] or "query"
+    return ProblemError(422, ReasonCode.REQUEST_INVALID, f"{shown}: {said}")
 
 
 def _too_long(limit: int) -> HTTPException:
     return HTTPException(413, f"the body has more than {limit:,} bytes, the limit of this route")
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    """The parameters of a query that a route or one of its dependencies takes."""
+    yield from (field.alias for field in dependant.query_params)
+    for other in dependant.dependencies:
+        yield from _query_names(other)
 
 
 class BodyRoute(APIRoute):
@@ -176,9 +203,11 @@ class BodyRoute(APIRoute):
         """FastAPI's handler, behind a look at the query, which is given the body as it was read."""
         handle = super().get_route_handler()
         reader = None if self.body_field is None else Reader(self.body_field.field_info.annotation)
+        is_own = self.include_in_schema and self.path.startswith("/v1/")
+        known = frozenset(_query_names(self.dependant)) if is_own else None
 
         async def handle_read(request: Request) -> Response:
-            refuse_odd_query(request)
+            refuse_odd_query(request, known)
             if reader is None:
                 return await handle(request)
             caller = getattr(request.state, "caller", None)

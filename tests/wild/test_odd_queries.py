@@ -44,6 +44,11 @@ ODD = (
     "/v1/sessions?text=%ed%a0%80",
     "/v1/inbox?agent=a%C3",
     "/v1/agents?%fe=1",
+    "/v1/sessions?agnet=tester",
+    "/v1/sessions?agent=a&agent=b",
+    "/v1/sessions/s/turns?limit=5&limit=5",
+    "/v1/sessions?=1",
+    "/v1/whoami?x=1",
 )
 
 
@@ -52,6 +57,8 @@ async def test_an_odd_query_is_refused_and_says_which_part(house: House) -> None
         for path in ODD:
             refused = await door.http.get(path)
             assert (refused.status_code, refused.json()["code"]) == (422, "request.invalid"), (path, refused.text)
+        named = (await door.http.get("/v1/sessions?agnet=tester")).json()["detail"]
+        assert named == "agnet: there is no such parameter; did you mean 'agent'? (query)"
         for since in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "2026-01-01T00:00:00%2B02:00"):
             assert (await door.http.get(f"/v1/sessions?since={since}")).status_code == 200
 

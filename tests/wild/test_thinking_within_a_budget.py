@@ -6,6 +6,7 @@ Seen in public trackers: ``max_tokens`` must be greater than ``thinking.budget_t
 from decimal import Decimal
 
 import pytest
+from pydantic import JsonValue
 
 from perdure import Agent, Budgets, tool
 from perdure.testing import call, run_in_memory, say
@@ -35,7 +36,7 @@ def look() -> str:
 async def test_no_sum_that_is_left_makes_a_request_that_is_refused(model: str, effort: str) -> None:
     """S-30: the turn ends with an answer, or because nothing is left."""
     prices = {"input_cost_per_token": 3e-6, "output_cost_per_token": 15e-6}
-    params = {"reasoning_effort": effort, **prices}
+    params: dict[str, JsonValue] = {"reasoning_effort": effort, **prices}
     for left in ("5", "0.1", "0.05", "0.02", "0.015", "0.005", "0.001"):
         budgets = Budgets(cost_usd=Decimal(left))
         agent = Agent(name="a", model=model, tools=[look], generate_params=params, budgets=budgets)
