@@ -18,7 +18,11 @@ LONGEST_RAW_TEXT = 50_000
 """Characters of a failure's text that are read at all."""
 
 FIRST_MISSING_RETRY, LONGEST_MISSING_RETRY = timedelta(milliseconds=500), timedelta(seconds=10)
-"""Bounds of the wait before another worker is offered what this one lacks: it may be there already, or days away."""
+"""Bounds of the wait before another worker is offered what this one lacks: it may be there already."""
+
+OFTEN, RAREST_MISSING_RETRY = 60, timedelta(minutes=5)
+"""Attempts, ten minutes of them, after which the wait grows by five seconds each, up to this one: it may be days away.
+A thousand attempts last for three days."""
 
 MOST_DOUBLINGS = 10
 """Doublings of a wait after which it is longer than any bound."""
@@ -75,6 +79,8 @@ def error_of_missing_version(
     fix = "that has it" if missing.is_whole else "of the version the turn began with until its turns have ended"
     message = f"this worker has no {missing}; start a worker {fix}"
     delay = min(FIRST_MISSING_RETRY * 2 ** min(attempt - 1, MOST_DOUBLINGS), longest)
+    if longest == LONGEST_MISSING_RETRY and attempt > OFTEN:
+        delay = min(delay + timedelta(seconds=5) * (attempt - OFTEN), RAREST_MISSING_RETRY)
     return transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), delay, missing)
 
 

@@ -27,12 +27,6 @@ LONGEST_TRACEBACK = 20_000
 MISTAKES = (TypeError, AttributeError, NameError, ImportError, AssertionError, NotImplementedError, RecursionError)
 """Exceptions that are a fault of code whatever was given to it."""
 
-_OF_CODE = (
-    *(LookupError, ValueError, ArithmeticError, BufferError, ReferenceError, SyntaxError, SystemError),
-    *(StopIteration, StopAsyncIteration),
-)
-"""Exceptions that are a fault of code, unless somebody raised them at what was given."""
-
 _OF_READING = frozenset({"LookupError", "JSONDecodeError", "UnicodeDecodeError", "ValidationError"})
 """Exceptions that a library raises at something that came and is odd, and hardly ever at anything else."""
 
@@ -75,7 +69,7 @@ def find_fault(chain: Sequence[BaseException]) -> BaseException | None:
 
 def is_fault(error: BaseException) -> bool:
     """Whether an exception outside a provider's library is a fault that each further attempt would meet."""
-    return isinstance(error, (*MISTAKES, *_OF_CODE))
+    return isinstance(error, (*MISTAKES, LookupError, ValueError))
 
 
 def words_of_fault(fault: BaseException, text: str) -> str:

@@ -24,7 +24,7 @@ GRACE = timedelta(minutes=15)
 A lost or stuck worker is noticed long before, by its missing heartbeats.
 """
 
-LOST_WORKER_MARGIN = 100_000
+LOST_WORKER_MARGIN = 1000
 """Attempts beyond the policy's own, for lost workers, an absent store, and a version that no worker has for days."""
 
 STEADY = timedelta(seconds=1)

@@ -106,26 +106,6 @@ async def test_a_fault_in_any_layer_under_generate_ends_the_turn_once(
     assert "raise PlantedError(msg)" in str(vars(record)["exception"])
 
 
-@pytest.mark.parametrize("kind", [ZeroDivisionError, StopAsyncIteration, KeyError, SystemError, UnicodeError])
-@pytest.mark.parametrize("layer", ["conversations", "record", "return"])
-async def test_whatever_class_a_fault_has_it_is_met_once(
-    run: Run, layer: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S-69: before a call, and behind the answer that was paid."""
-
-    def fail_with(*_: object, **__: object) -> Any:
-        raise kind
-
-    async def fail_with_later(*_: object, **__: object) -> Any:
-        raise kind
-
-    place, name, instead = UNDER_GENERATE[layer]
-    monkeypatch.setattr(place, name, fail_with_later if instead is fail_later else fail_with)
-    result = await run(Agent(name="tester", model="openai/scripted"), say("never"), say("never"))
-    assert (result["stop_reason"], result["reason_code"]) == ("error", "runtime.internal")
-    assert len(run.requests) <= 1
-
-
 UNDER_TOOLS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "definitions": (tools, "Attempt", fail),
     "recordings": (Recordings, "tool_call", fail_later),

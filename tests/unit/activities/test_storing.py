@@ -35,7 +35,7 @@ def test_a_turn_sits_out_a_version_that_no_worker_has_for_days() -> None:
     told = [wait for wait in waits if wait is not None]
     assert len(told) == len(waits)
     assert told == sorted(told)
-    assert (told[0], told[-1]) == (timedelta(milliseconds=500), timedelta(seconds=10))
+    assert (told[0], told[59], told[-1]) == (timedelta(milliseconds=500), timedelta(seconds=10), timedelta(minutes=5))
     assert sum(told, timedelta(0)) > timedelta(days=3)
 
 
