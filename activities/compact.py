@@ -74,7 +74,7 @@ class CompactActivity:
         log = StepLog(self._store, request)
         async with (
             keep_beating(on_lost=lambda detail: describe_loss(log, detail)),
-            faults_are_final(self._secrets),
+            faults_are_final(self._secrets, log.untold),
         ):
             async with store_failures():
                 await self._store.require(request.store)
@@ -149,6 +149,7 @@ class CompactActivity:
         return await self._skip(request, log, event, keep, definition.model)
 
     async def _report(self, log: StepLog, step: StepRecord) -> Compacted:
+        log.stored = Paid().plus(step.usage, step.cost_usd)
         return replace(_to_compacted(step), failed=await log.load_paid())
 
     async def _ceiling(

@@ -33,9 +33,17 @@ def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
     return ApplicationError(detail.message[:MAX_MESSAGE], detail, *more, type=detail.code, non_retryable=True)
 
 
-def refusal(error: ApplicationError, more: object) -> ApplicationError:
-    """The same non-retryable failure with a further detail for the workflow."""
-    return ApplicationError(error.message, *error.details, more, type=error.type, non_retryable=True)
+def with_more(error: ApplicationError, *more: object) -> ApplicationError:
+    """The same failure with further details for the workflow."""
+    return ApplicationError(
+        error.message,
+        *error.details,
+        *more,
+        type=error.type,
+        non_retryable=error.non_retryable,
+        next_retry_delay=error.next_retry_delay,
+        category=error.category,
+    )
 
 
 def transient(detail: ErrorDetail, delay: timedelta, *more: object, benign: bool = False) -> ApplicationError:

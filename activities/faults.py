@@ -7,16 +7,18 @@ own code raises is a fault at any time.
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.errors import permanent, runtime_error
+from perdure.activities.errors import permanent, runtime_error, with_more
+from perdure.activities.heartbeat import is_stop
+from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import REASONS, ReasonCode, code_of_kind
-from perdure.contracts.exceptions import module_of, modules_of, print_traceback, text_of
+from perdure.contracts.exceptions import kind_of, module_of, modules_of, print_error, print_traceback, text_of
 from perdure.contracts.values import replace, replace_surrogates
 from perdure.llm.failures import FAULTS, TRANSPORT, WRAPPERS
 from perdure.security.redaction import redact_text
@@ -105,23 +107,36 @@ def log_fault(error: BaseException, secrets: Collection[str], place: str) -> Non
 
 
 @asynccontextmanager
-async def faults_are_final(secrets: Collection[str]) -> AsyncIterator[None]:
-    """End an activity at a fault of code: another attempt would meet it again, each second."""
+async def faults_are_final(secrets: Collection[str], untold: Callable[[], Paid] | None = None) -> AsyncIterator[None]:
+    """End an activity at a fault of code: another attempt would meet it again, each second.
+
+    ``untold`` says what was paid for and is stored: each error brings it along, as it may be the last of the activity.
+    """
+
+    def paid() -> list[Paid]:
+        return [told for told in (untold() if untold is not None else Paid(),) if told != Paid()]
+
     try:
         yield
-    except ApplicationError:
+    except ApplicationError as error:
+        if len(error.details) == 1 and (more := paid()):
+            raise with_more(error, *more) from error.__cause__
         raise
-    except Exception as error:
-        if not is_fault(error):
+    except BaseException as error:
+        kind = kind_of(error)
+        if is_fault(error) and isinstance(error, Exception):
+            name = activity.info().activity_type
+            log_fault(error, secrets, name)
+            reason = REASONS[ReasonCode.RUNTIME_INTERNAL]
+            words = redact_text(words_of_fault(error, replace_surrogates(text_of(error))[:1_000]), secrets)
+            message = f"{name}: {reason.cause}: {kind} in {place_of_fault(error)}: {words}; {reason.advice}"
+            detail = runtime_error(ReasonCode.RUNTIME_INTERNAL, message)
+            raise permanent(replace(detail, type=kind, exception=code_of_kind(kind)), *paid()) from None
+        if is_stop(error) or not (more := paid()):
             raise
-        name = activity.info().activity_type
-        log_fault(error, secrets, name)
-        reason = REASONS[ReasonCode.RUNTIME_INTERNAL]
-        kind = type(error).__name__
-        words = redact_text(words_of_fault(error, replace_surrogates(text_of(error))[:1_000]), secrets)
-        message = f"{name}: {reason.cause}: {kind} in {place_of_fault(error)}: {words}; {reason.advice}"
-        detail = runtime_error(ReasonCode.RUNTIME_INTERNAL, message)
-        raise permanent(replace(detail, type=kind, exception=code_of_kind(kind))) from None
+        words = redact_text(replace_surrogates(print_error(error))[:1_000], secrets)
+        detail = runtime_error(ReasonCode.RUNTIME_WORKER_LOST, words)
+        raise ApplicationError(words, replace(detail, code=code_of_kind(kind), type=kind), *more, type=kind) from None
 
 
 def _names_of(error: BaseException) -> frozenset[str]:

@@ -111,7 +111,7 @@ class GenerateActivity:
         log = StepLog(self._store, request)
         async with (
             keep_beating(on_lost=lambda detail: describe_loss(log, detail)),
-            faults_are_final(self._secrets),
+            faults_are_final(self._secrets, log.untold),
         ):
             given, stored = await self._read(request, log)
             if stored is not None:
@@ -278,6 +278,7 @@ class GenerateActivity:
     async def _return_stored(self, given: Given, step: StepRecord) -> Generation:
         """Generation for the workflow from a step that another attempt stored: an answer, or a failure to tell."""
         request, definition = given.request, given.definition
+        given.log.stored = Paid().plus(step.usage, step.cost_usd)
         if is_answer(step):
             _, rejected = await run_off_the_loop(
                 lambda: check_output(request, definition, step, self._output_check(definition))
@@ -289,6 +290,7 @@ class GenerateActivity:
     async def _return(self, given: Given, step: StepRecord, rejected: ErrorDetail | None) -> Generation:
         """Result for the workflow from an answer, with the stop conditions that hold for its text."""
         request, conditions = given.request, given.definition.conditions
+        given.log.stored = Paid().plus(step.usage, step.cost_usd)
         matched, problem = await matches(given.definition, None, answer_in(step).content) if conditions else ((), None)
         if problem is not None:
             raise permanent(problem)

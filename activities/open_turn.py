@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 
 from perdure.activities.agents import Instructions
 from perdure.activities.delegates import Delegations, trim_for_caller, with_grants
-from perdure.activities.errors import MAX_MESSAGE, permanent, refusal, runtime_error
+from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, with_more
 from perdure.activities.heartbeat import keep_beating, note
 from perdure.activities.mcp.failures import McpError, last_lines, shorten
 from perdure.activities.models.facts import context_window
@@ -169,7 +169,7 @@ class OpenTurnActivity:
                 with contextlib.suppress(StoreError):
                     await self._slots.leave(opening.session)
             if error.non_retryable and self._fail_workflows:  # only this tells the workflow to close as Failed
-                raise refusal(error, Refusal(fails_workflow=True)) from error.__cause__
+                raise with_more(error, Refusal(fails_workflow=True)) from error.__cause__
             raise
 
     async def _open_turn(self, opening: OpenTurn) -> OpenedTurn:

@@ -57,12 +57,20 @@ class StepLog:
 
     Attributes:
         request: The step.
+        stored: Cost of the answer that the store has, once it has one; an error behind it may not lose it.
     """
 
     def __init__(self, store: Store, request: StepRequest) -> None:
         self.request = request
+        self.stored = NOTHING_PAID
         self._store = store
         self._tries: list[GenerationRetry] | None = None
+
+    def untold(self) -> Paid:
+        """Cost of what is stored and the workflow has not heard of, with those failed tries that were read by now."""
+        if self.stored == NOTHING_PAID:
+            return NOTHING_PAID
+        return paid_of_retries(self._own_tries(self._tries or ())).plus(self.stored.usage, self.stored.cost_usd)
 
     def look_again(self) -> None:
         """Forget what was read: during a call another attempt, which was taken for lost, may have written."""
@@ -70,8 +78,10 @@ class StepLog:
 
     async def load_retries(self, keeping: Paid = NOTHING_PAID) -> list[GenerationRetry]:
         """The recorded retries of this call, in order, and not those of the step's summary or of another model."""
-        loaded = await self._load_tries(keeping)
-        return [retry for retry in loaded if retry.fallback == self.request.fallback]
+        return self._own_tries(await self._load_tries(keeping))
+
+    def _own_tries(self, tries: Iterable[GenerationRetry]) -> list[GenerationRetry]:
+        return [retry for retry in tries if retry.fallback == self.request.fallback]
 
     async def load_paid(self) -> Paid:
         """Cost of the failed tries of this call."""
