@@ -60,6 +60,25 @@ def bodies(size: int) -> Iterator[bytes]:
     yield b'{"agent":"writer","prompt":"go","budgets":{%s}}' % wide[: wide.rindex(b",", 0, min(size, 900_000))]
     yield b'{"agent":"writer","prompt":"go","tools":[%s1]}' % (b"1," * min(size // 2 - 30, 99_000))
     yield b'{"agent":"writer","prompt":"go","context":%s}' % (b"]" * (size - 50))
+    yield from taken_bodies()
+
+
+def taken_bodies() -> Iterator[bytes]:
+    """The longest of what the bounds admit: a context, a conversation, tools, parts of a prompt, objects of a door."""
+    many = b",".join(b'"k%d":[%d]' % (number, number) for number in range(49_000))
+    said = b",".join(b'{"role":"user","content":"%d"}' % number for number in range(10_000))
+    tools = b",".join(b'{"name":"t%d"}' % number for number in range(33_000))
+    parts = b",".join(b'{"type":"text","text":"%d"}' % number for number in range(33_000))
+    yield b'{"agent":"writer","prompt":"go","context":{%s}}' % many
+    yield b'{"agent":"writer","prompt":"go","history":[%s]}' % said
+    yield b'{"agent":"writer","prompt":"go","definition":{"model":"openai/gpt-5","tools":[%s]}}' % tools
+    yield b'{"agent":"writer","prompt":[%s]}' % parts
+    yield b'{"model":"writer","input":[%s]}' % said
+    yield b'{"model":"writer","input":"go","tools":[%s],"text":{%s}}' % (tools, many)
+    yield b'{"threadId":"t","runId":"r","messages":[%s],"tools":[%s],"context":[],"state":{}}' % (said, tools)
+    message = b'{"messageId":"m","role":"ROLE_USER","parts":[%s]}' % (b'{"text":"a"},' * 30_000 + b'{"text":"a"}')
+    yield b'{"message":%s}' % message
+    yield b'{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":%s}}' % message
 
 
 def watch_health(base: str) -> None:
@@ -161,7 +180,8 @@ async def heavy(fort: Fort) -> dict[str, Any]:
             for method, route in methods.items()
             if "requestBody" in route
         ]
-        routes.append(("post", "/ui/login"))
+        others = ("/ui/login", "/openai/v1/responses", "/agui/writer", "/a2a/writer", "/a2a/writer/message:send")
+        routes += [("post", path) for path in others]
 
         async def send(method: str, path: str, body: bytes, token: str | None) -> None:
             headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -269,6 +289,7 @@ async def measured(phases: list[str], url: str, folder: Path) -> dict[str, Any]:
             "TEMPORAL_ADDRESS": server.address,
             "PERDURE_STORE_URL": url,
             "PERDURE_GATEWAY_TOKENS_FILE": str(folder / "tokens"),
+            "PERDURE_DOORS": "responses,agui,a2a",
             "PERDURE_GATEWAY_MAX_STREAMS": "0",
             "PERDURE_GATEWAY_MAX_REQUESTS": "0",
             "PERDURE_GATEWAY_MAX_RUNNING": "0",

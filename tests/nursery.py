@@ -7,10 +7,11 @@ import sqlalchemy.dialects.postgresql.psycopg
 from temporalio.worker._worker import load_default_build_id
 
 from perdure.activities.models.model_call import warm_up
+from perdure.libraries import settle_heap
 from perdure.worker import app
 
 __all__ = ["app", "psycopg", "sqlalchemy"]
 
 asyncio.run(warm_up(["openai/scripted"]))  # its imports are most of a worker's start
 load_default_build_id()  # reads every module again, and remembers what it found
-app.settle_heap()  # so that no worker goes through it again and copies its pages
+settle_heap()  # so that no worker goes through it again and copies its pages

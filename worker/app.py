@@ -5,7 +5,6 @@ Long, because the parts are many, and one place composes them.
 
 import asyncio
 import dataclasses
-import gc
 import logging
 import os
 import signal
@@ -67,6 +66,7 @@ from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 from perdure.contracts.webhooks import Egress, Notify
+from perdure.libraries import settle_heap
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings
 from perdure.store import Store
@@ -424,15 +424,6 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
 def make_mcp_servers(agents: Iterable[Agent], secrets: frozenset[str], metrics: Metrics) -> McpServers:
     """The MCP servers of a worker's agents; the metrics count its calls and its connections after broken ones."""
     return McpServers(agents, secrets, told=McpTold(metrics.note_mcp_call, metrics.note_mcp_reconnect))
-
-
-def settle_heap() -> None:
-    """Keep what is loaded by now from the garbage collector: 400,000 objects of libraries, which live on anyway.
-
-    Going through them again and again would be a tenth of a worker's CPU.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 async def _poll(workers: Sequence[Worker], health: Health, stopping: asyncio.Event) -> None:

@@ -19,7 +19,7 @@ from perdure.cli.errors import MistakeError
 from perdure.cli.server import wait_process
 from perdure.cli.worker import POLL, WorkerProcess, wait_before_start
 from perdure.client import Client
-from perdure.libraries import NAMES, LibraryMismatchError, check_libraries
+from perdure.libraries import NAMES, LibraryMismatchError, check_libraries, settle_heap
 from perdure.local_files import find
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings, is_set, load_settings, secrets_of
@@ -86,6 +86,8 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
 
     async def serve(client: Client) -> None:
         app, grace = create_app(client, tracing), settings.shutdown_grace.total_seconds()
+        app.openapi()  # half a second of work, which would hold up every stream at the first request for it
+        settle_heap()
         room = Room(count_room(settings.gateway_max_connections, files))
         server = GatewayServer(app, grace=grace, room=room, proxies=settings.gateway_proxies)
         host, port = listener.getsockname()[:2]

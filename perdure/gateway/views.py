@@ -25,9 +25,9 @@ from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.recordings import RECORDING_PATTERN
 from perdure.contracts.turns import RunState, StopReason
-from perdure.contracts.values import JsonValue, Label, read_moment
+from perdure.contracts.values import Label, read_moment
 from perdure.contracts.waits import TurnWait
-from perdure.gateway.bodies import Body
+from perdure.gateway.bodies import Body, Json
 from perdure.gateway.problems import ProblemError
 
 Item = TypeVar("Item")
@@ -110,11 +110,11 @@ class TurnBody(Body):
     priority: TurnPriority | None = Field(
         default=None, description="From 1, the most urgent, to 5, where work waits for workers; null is 3"
     )
-    context: dict[str, JsonValue] | None = Field(
+    context: dict[str, Json] | None = Field(
         default=None, description="For tools, hooks and instructions, at most 16 KiB; no model reads it"
     )
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
-    definition: dict[str, JsonValue] | None = Field(
+    definition: dict[str, Json] | None = Field(
         default=None, description="An agent of the request's own; only workers that allow it take one"
     )
 
@@ -126,7 +126,7 @@ class StartBody(TurnBody):
     prompt: Prompt
     session: SessionName | None = Field(default=None, description="Id of the session; null makes a new one")
     turn: int | None = Field(default=None, ge=1, le=1_000_000, description="The number that the turn must get")
-    history: list[dict[str, JsonValue]] | None = Field(
+    history: list[dict[str, Json]] | None = Field(
         default=None, max_length=10_000, description="A conversation in OpenAI's chat format for a new session"
     )
     tools: CallerTools = Field(default=(), description="Tools of this turn that the caller runs, 64 at most")

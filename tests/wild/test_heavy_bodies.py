@@ -5,23 +5,28 @@ over a gigabyte, because each unknown field became an error of its own.
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
 
 from perdure import Agent
+from perdure.client import texts
+from perdure.client.errors import RequestRefusedError
 from perdure.contracts.json_bounds import MOST_DEPTH, MOST_VALUES, BoundsError, check_text, check_value, read_json
 from perdure.gateway import bodies
 from perdure.gateway.bodies import MEDIUM, ON_THE_LOOP, SMALL, TINY, Body, BodyRoute, Reader
 from perdure.gateway.doors import DOORS, open_doors
-from perdure.gateway.problems import ProblemError
+from perdure.gateway.doors.a2a.requests import Message
+from perdure.gateway.problems import ProblemError, problem_of_mistakes
 from perdure.gateway.routes import CODEC_ROUTER, OPEN_ROUTERS, ROUTERS
 from perdure.gateway.routes.control import BlockBody
 from perdure.gateway.routes.ui import LoginBody
@@ -94,6 +99,80 @@ def _mistakes(model: type[Body], fields: dict[str, Any]) -> Iterator[Any]:
     with pytest.raises(ValueError, match="no such field") as refused:
         model.model_validate(fields)
     yield from refused.value.errors()  # type: ignore[attr-defined]
+
+
+MANY = 300
+
+FILLS: dict[str, Any] = {
+    "numbers": [1] * MANY,
+    "texts": ["x y"] * MANY,
+    "objects": [{}] * MANY,
+    "nulls": [None] * MANY,
+    "lists": [[[1] * 10] * 10] * (MANY // 100),
+    "names": {f"k{number}": number for number in range(MANY)},
+    "lists by name": {f"k{number}": [{}] for number in range(MANY)},
+    "long texts by name": {f"k{number}": "x" * 600 for number in range(MANY)},
+}
+"""Values of so many parts that hardly a field takes."""
+
+
+@pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS)
+def test_whatever_a_field_of_a_body_holds_few_mistakes_are_built(fill: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """99,000 numbers in place of tools were 99,000 errors, half a second of every tenant's time."""
+    built: list[int] = []
+
+    def tell(found: Sequence[Any], place: str) -> ProblemError:
+        built.append(len(found))
+        return problem_of_mistakes(found, place)
+
+    monkeypatch.setattr(bodies, "problem_of_mistakes", tell)
+    for route in body_routes():
+        reader = Reader(route.body_field.field_info.annotation)  # type: ignore[union-attr]
+        for name in _fields_of(route):
+            with contextlib.suppress(ProblemError):
+                reader.parse(json.dumps({name: fill}).encode())
+    assert built
+    assert max(built) <= 4, built
+
+
+def _fields_of(route: APIRoute) -> set[str]:
+    """The fields of a route's body, by the names that callers use."""
+    kind: Any = route.body_field.field_info.annotation  # type: ignore[union-attr]
+    schema = TypeAdapter(kind).json_schema()
+    models = [schema, *schema.get("$defs", {}).values()]
+    return {name for model in models for name in model.get("properties", {})}
+
+
+def test_parts_of_a_message_of_the_a2a_door_are_read_up_to_the_first_mistake() -> None:
+    """Its parameters are read by the route, which JSON-RPC and REST share."""
+    for parts in FILLS.values():
+        with pytest.raises(ValidationError) as refused:
+            Message.model_validate({"messageId": "m", "role": "ROLE_USER", "parts": parts})
+        assert refused.value.error_count() <= 4
+
+
+async def test_texts_of_a_large_value_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a value with half a character is searched for it; the walk over 98,000 parts held the loop for 300 ms."""
+    walked: list[object] = []
+    walk = texts._texts_in
+
+    def watched(value: object) -> Iterator[str]:
+        walked.append(value)
+        return walk(value)
+
+    monkeypatch.setattr(texts, "_texts_in", watched)
+
+    @texts.refuses_odd_texts
+    class Verbs:
+        async def start(self, context: object) -> None:
+            """Do nothing."""
+
+    for whole in ({"a": [{"b": "c\u00e9\0"}]}, [["x"] * 10], ("x",)):
+        await Verbs().start(context=whole)
+    assert [type(value) for value in walked] == [Verbs] * 3
+    for half in ({"a": [{"b": "\ud800"}]}, {"\udfff": 1}, ["\ud800"], "\ud800"):
+        with pytest.raises(RequestRefusedError, match=r"^context: holds half a character"):
+            await Verbs().start(context=half)
 
 
 @pytest.mark.parametrize(

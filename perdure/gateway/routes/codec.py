@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from fastapi import Depends, Header
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.requests import Request
 from temporalio.api.common.v1 import Payloads
 
@@ -16,7 +16,7 @@ from perdure.client.encryption import EncryptionCodec, codec_of, key_id_of
 from perdure.contracts.errors import DecryptionError, ReasonCode, UnknownKeyError
 from perdure.gateway.access import GatewayOf, require
 from perdure.gateway.audit import note_payloads
-from perdure.gateway.bodies import Router
+from perdure.gateway.bodies import Bounded, Router
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import ProblemCode, ProblemError
@@ -34,14 +34,14 @@ Decrypter = Annotated[Caller, Depends(require(Scope.DECRYPT))]
 Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/_-]*={0,2}$")]
 
 
-class PayloadBody(BaseModel):
+class PayloadBody(Bounded):
     """A payload in Temporal's JSON: bytes are base64."""
 
-    metadata: dict[str, Base64] = {}
+    metadata: dict[str, Base64] = Field(default_factory=dict)
     data: Base64 = ""
 
 
-class PayloadsBody(BaseModel):
+class PayloadsBody(Bounded):
     """Payloads in Temporal's JSON; what else its tools send with them is not looked at."""
 
     longest: ClassVar[int | None] = None

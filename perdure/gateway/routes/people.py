@@ -19,9 +19,8 @@ from perdure.contracts.standing_approvals import (
     Until,
     check_always,
 )
-from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Approver, GatewayOf, OwnSession, Reader, Runner
-from perdure.gateway.bodies import MEDIUM, Body, Router
+from perdure.gateway.bodies import MEDIUM, Body, Json, Router
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.views import Page
 
@@ -36,7 +35,7 @@ class AnswerBody(Body):
     longest: ClassVar[int | None] = MEDIUM
 
     action: Literal["answer", "approve", "deny"]
-    value: JsonValue = Field(default=None, description="For answer: text, or JSON of at most 32 KiB")
+    value: Json = Field(default=None, description="For answer: text, or JSON of at most 32 KiB")
     reason: str = Field(default="", max_length=1000, description="For deny; the model reads it. For always: why")
     digest: str = Field(default="", max_length=100, description="For approve: refuse a call with another digest")
     always: AlwaysScope | None = Field(
@@ -66,7 +65,7 @@ class ResultBody(Body):
 
     longest: ClassVar[int | None] = MEDIUM
 
-    value: JsonValue = Field(default=None, description="The result: text, or JSON of at most 32 KiB")
+    value: Json = Field(default=None, description="The result: text, or JSON of at most 32 KiB")
     error: str | None = Field(default=None, min_length=1, description="In its place: the text of an error")
     digest: str = Field(default="", max_length=100, description="Refuse a call with another digest")
 

@@ -12,9 +12,9 @@ from perdure.contracts.budgets import Budgets
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.schedules import SCHEDULE_ID_PATTERN, Schedule, ScheduleRun
 from perdure.contracts.turns import WhenBusy
-from perdure.contracts.values import JsonValue, Label
+from perdure.contracts.values import Label
 from perdure.gateway.access import Gateway, GatewayOf, Reader, Runner
-from perdure.gateway.bodies import MEDIUM, Body, Router
+from perdure.gateway.bodies import MEDIUM, Body, Json, Router
 from perdure.gateway.callers import Caller
 from perdure.gateway.views import LIMIT, Cursor, Limit, Page, SessionName, read_name, write_cursor
 
@@ -43,7 +43,7 @@ class ScheduleChanges(Body):
     priority: TurnPriority | None = Field(
         default=None, description="From 1, the most urgent, to 5, where work waits for workers; null is 3"
     )
-    context: dict[str, JsonValue] | None = Field(
+    context: dict[str, Json] | None = Field(
         default=None, description="For tools, hooks and instructions, at most 16 KiB; no model reads it"
     )
     jitter: float | None = Field(default=0, ge=0, le=86_400, description="Start each run up to this many seconds later")

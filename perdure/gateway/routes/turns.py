@@ -18,9 +18,9 @@ from perdure.contracts.budgets import MOST_USD, Limits
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.turns import BudgetStatus, RunState, TurnResult, WhenBusy
-from perdure.contracts.values import JsonValue, Label
+from perdure.contracts.values import Label
 from perdure.gateway.access import AdmittedSession, GatewayOf, OwnSession, Reader, Runner, Starter
-from perdure.gateway.bodies import MEDIUM, Body, Router
+from perdure.gateway.bodies import MEDIUM, Body, Json, Router
 from perdure.gateway.following import wait_until
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.starts import IdempotencyKey, Starting, content_of, options_of, start_once
@@ -43,7 +43,7 @@ class MessageBody(Body):
     prompt: Prompt
     when_busy: WhenBusy = Field(default="queue", description="What to do with the message while a turn runs")
     request_id: Label | None = Field(default=None, description="Id of the message: sending it twice is harmless")
-    context: dict[str, JsonValue] | None = Field(default=None, description="Context of the turn that takes the message")
+    context: dict[str, Json] | None = Field(default=None, description="Context of the turn that takes the message")
     priority: TurnPriority | None = Field(
         default=None, description="From 1, the most urgent, to 5; counts if the message begins a run"
     )

@@ -21,7 +21,7 @@ from perdure.contracts.a2a import TaskState
 from perdure.contracts.input_requests import InputRequest, Need
 from perdure.contracts.values import JsonValue
 from perdure.contracts.webhooks import LONGEST_URL
-from perdure.gateway.bodies import Body
+from perdure.gateway.bodies import Body, Bounded, Json
 from perdure.gateway.doors.a2a.errors import A2AError, Reason
 from perdure.gateway.problems import problem_of_mistakes
 from perdure.gateway.starts import content_of
@@ -34,7 +34,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Id = Annotated[str, Field(min_length=1, max_length=500)]
 
 
-class Wire(BaseModel):
+class Wire(Bounded):
     """An object that a client sends, as ProtoJSON: either form of a field's name, and null for what is unset."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
@@ -54,7 +54,7 @@ class Part(Wire):
     text: str | None = None
     raw: str | None = None
     url: str | None = None
-    data: JsonValue = None
+    data: Json = None
     filename: str = Field(default="", max_length=200)
     media_type: str = Field(default="", max_length=200)
 
@@ -214,25 +214,25 @@ class SendBody(OpenBody):
 
     longest: ClassVar[int | None] = None  # files come in base64
 
-    tenant: JsonValue = None
-    message: JsonValue = None
-    configuration: JsonValue = None
+    tenant: Json = None
+    message: Json = None
+    configuration: Json = None
 
 
 class PushBody(OpenBody):
     """The body of the REST route that adds a configuration of push notifications."""
 
-    tenant: JsonValue = None
-    id: JsonValue = None
-    url: JsonValue = None
-    token: JsonValue = None
-    authentication: JsonValue = None
+    tenant: Json = None
+    id: Json = None
+    url: Json = None
+    token: Json = None
+    authentication: Json = None
 
 
 class AskBody(OpenBody):
     """The body of a REST route that needs none of its fields."""
 
-    tenant: JsonValue = None
+    tenant: Json = None
 
 
 class RpcBody(OpenBody):
@@ -240,10 +240,10 @@ class RpcBody(OpenBody):
 
     longest: ClassVar[int | None] = None
 
-    jsonrpc: JsonValue = None
-    id: JsonValue = None
-    method: JsonValue = None
-    params: JsonValue = None
+    jsonrpc: Json = None
+    id: Json = None
+    method: Json = None
+    params: Json = None
 
 
 def read_params(model: type[Model], given: object) -> Model:

@@ -14,7 +14,7 @@ from perdure.client import RequestRefusedError
 from perdure.client.requests import Content
 from perdure.contracts.caller_tools import MOST_CALLER_TOOLS, NO_ARGUMENTS, CallerTools
 from perdure.contracts.values import JsonValue
-from perdure.gateway.bodies import Body
+from perdure.gateway.bodies import Body, Json
 from perdure.gateway.doors.prompts import join_parts
 from perdure.gateway.doors.responses.requests import Object, Said
 from perdure.gateway.problems import problem_of_mistakes
@@ -39,7 +39,7 @@ class RunBody(Body):
     tools: list[Object] | None = None
     context: list[Object] | None = Field(default=None, max_length=100)
     resume: list[Object] | None = Field(default=None, max_length=1_000)
-    forwarded: JsonValue = Field(default=None, alias="forwardedProps")
+    forwarded: Json = Field(default=None, alias="forwardedProps")
 
     @model_validator(mode="before")
     @classmethod

@@ -16,17 +16,17 @@ from perdure.client.requests import Content
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.caller_tools import MOST_CALLER_TOOLS, NO_ARGUMENTS, CallerTools
 from perdure.contracts.values import JsonValue, Label
-from perdure.gateway.bodies import Body
+from perdure.gateway.bodies import Body, Json
 from perdure.gateway.doors.prompts import join_parts
 from perdure.gateway.doors.responses.objects import APPROVAL
 from perdure.gateway.problems import problem_of_mistakes
 from perdure.gateway.views import SessionName
 
-Object = dict[str, JsonValue]
+Object = dict[str, Json]
 
 
 class ResponseBody(Body):
-    """The body of ``responses.create``; fields of type ``JsonValue`` alone are looked at by :func:`read_request`."""
+    """The body of ``responses.create``; fields of type ``Json`` alone are looked at by :func:`read_request`."""
 
     longest: ClassVar[int | None] = None
 
@@ -42,29 +42,29 @@ class ResponseBody(Body):
     max_tool_calls: int | None = Field(default=None, ge=0, le=1_000_000)
     stream: bool | None = None
     background: bool | None = None
-    background_options: JsonValue = None
-    context_management: JsonValue = None
-    image: JsonValue = None
-    include: JsonValue = None
-    max_output_tokens: JsonValue = None
-    moderation: JsonValue = None
-    parallel_tool_calls: JsonValue = None
-    prompt: JsonValue = None
-    prompt_cache_key: JsonValue = None
-    prompt_cache_options: JsonValue = None
-    prompt_cache_retention: JsonValue = None
-    reasoning: JsonValue = None
-    safety_identifier: JsonValue = None
-    service_tier: JsonValue = None
-    store: JsonValue = None
-    stream_options: JsonValue = None
-    temperature: JsonValue = None
-    text: JsonValue = None
-    tool_choice: JsonValue = None
-    top_logprobs: JsonValue = None
-    top_p: JsonValue = None
-    truncation: JsonValue = None
-    user: JsonValue = None
+    background_options: Json = None
+    context_management: Json = None
+    image: Json = None
+    include: Json = None
+    max_output_tokens: Json = None
+    moderation: Json = None
+    parallel_tool_calls: Json = None
+    prompt: Json = None
+    prompt_cache_key: Json = None
+    prompt_cache_options: Json = None
+    prompt_cache_retention: Json = None
+    reasoning: Json = None
+    safety_identifier: Json = None
+    service_tier: Json = None
+    store: Json = None
+    stream_options: Json = None
+    temperature: Json = None
+    text: Json = None
+    tool_choice: Json = None
+    top_logprobs: Json = None
+    top_p: Json = None
+    truncation: Json = None
+    user: Json = None
 
 
 HARMLESS: Mapping[str, tuple[JsonValue, ...]] = {
