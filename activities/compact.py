@@ -183,7 +183,7 @@ class CompactActivity:
             usage=answer.usage,
             cost_usd=answer.cost_usd,
         )
-        events = [event_of(request, "compaction/completed", completed)]
+        events = [*call.events_of_adapting(), event_of(request, "compaction/completed", completed)]
         stored, at_once = await write_answer(lambda: self._store.finish_compaction(step, events))
         note_kept()
         if stored is not step and at_once:

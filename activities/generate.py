@@ -228,7 +228,10 @@ class GenerateActivity:
             return step, ledger, rejected
 
         step, ledger, rejected = await _run_off_the_loop_if_slow(definition, answer, make)
-        events = end_events(request, definition, step, seconds, rejected, recorded=answer.recorded)
+        events = [
+            *given.call.events_of_adapting(),
+            *end_events(request, definition, step, seconds, rejected, recorded=answer.recorded),
+        ]
         stored, at_once = await write_answer(lambda: self._store.finish_generation(step, ledger, events))
         if stored.messages is not step.messages:  # the step itself may be a copy, whose calls were let through
             if at_once:

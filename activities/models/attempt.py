@@ -21,12 +21,12 @@ from perdure.activities.faults import is_fault, log_fault
 from perdure.activities.heartbeat import is_stop, note_spent, note_wait
 from perdure.activities.models.facts import facts_about
 from perdure.activities.models.failures import facts_of
-from perdure.activities.models.given_way import MOST_TRIES
+from perdure.activities.models.given_way import MOST_TRIES, adapted
 from perdure.activities.models.model_call import Answer, complete
 from perdure.activities.models.pace import TELL_SECONDS, Gate, Waiting, wait_for
 from perdure.activities.models.provider_messages import without_places
 from perdure.activities.models.provider_replies import StreamCutError, UnusableAnswerError
-from perdure.activities.models.step_log import ENDED, NOTHING_PAID, StepLog, own_key, paid_of_retries
+from perdure.activities.models.step_log import ENDED, NOTHING_PAID, StepLog, event_of, own_key, paid_of_retries
 from perdure.activities.parts import ActivityParts
 from perdure.activities.secrets import values_of
 from perdure.activities.telling.deltas import DeltaPublisher, Shows
@@ -35,7 +35,7 @@ from perdure.activities.telling.traces import note_answer
 from perdure.contracts.agents import AgentDefinition, names_of_call
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
-from perdure.contracts.events import GenerationError, GenerationRetry, GenerationWait
+from perdure.contracts.events import GenerationAdapted, GenerationError, GenerationRetry, GenerationWait, NewEvent
 from perdure.contracts.exceptions import can_be_printed, kind_of
 from perdure.contracts.generations import Compact
 from perdure.contracts.values import JsonValue, replace
@@ -128,12 +128,14 @@ class ModelCall:
 
     Attributes:
         definition: The agent that asks, with the model that is called.
+        adapted: What the model has refused and the answer was got without; None if nothing new.
     """
 
     def __init__(self, parts: ActivityParts, log: StepLog, definition: AgentDefinition) -> None:
         self._parts = parts
         self._log = log
         self.definition = definition
+        self.adapted: GenerationAdapted | None = None
 
     async def send(self, prompt: Prompt) -> tuple[Answer, float]:
         """The answer, and the seconds it took.
@@ -147,7 +149,10 @@ class ModelCall:
         parts, session, definition = self._parts, self._log.request.session, self.definition
         if parts.recordings.mode == "replay":
             return await self._send_once(prompt, prompt.messages)
-        given, tries = parts.given_way.of(session, definition), 1
+        if not parts.given_way.knows(session):
+            parts.given_way.recall(session, await self._log.load_adaptations())
+        known = given = parts.given_way.of(session, definition)
+        tries, reason = 1, ""
         while True:
             facts, fitted = facts_about(definition.model), given.fitted(prompt.messages)
             filled = await parts.contents.with_bytes(session, facts, fitted, definition.retention, given)
@@ -159,10 +164,17 @@ class ModelCall:
                     if reason_of(error.facts).transient:  # the next attempt goes on from here
                         parts.given_way.keep(session, definition, given)
                     raise
-                given, tries = less, tries + 1
+                given, tries, reason = less, tries + 1, error.facts.text
             else:
+                self.adapted = adapted(known, given, definition, reason)
                 parts.given_way.keep(session, definition, given.taking(filled))
                 return called
+
+    def events_of_adapting(self) -> list[NewEvent]:
+        """The event that tells what the model has refused and the answer was got without, to be written with it."""
+        if self.adapted is None:
+            return []
+        return [event_of(self._log.request, own_key("adapted"), self.adapted)]
 
     async def _send_once(self, prompt: Prompt, filled: list[WireMessage]) -> tuple[Answer, float]:
         """Make the call with the ``filled`` messages; recorded are those of the prompt."""

@@ -1,18 +1,21 @@
 """Pictures, files and reasoning that give way when a provider refuses a call for them, so that none wedges a session.
 
-What gave way is remembered by the worker, for the session and the model: a later call leaves it out at once. Another
-worker, or this one after a restart, learns it again at the cost of a refused call.
+What gave way is remembered with the session, for the model and its address: a later call leaves it out at once. It
+stands in the event log, beside the answer that was got without it, where a worker looks when it first serves a session.
 """
 
+import hashlib
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from perdure.activities.models.forms import destination_of
 from perdure.activities.models.providers import PROVIDERS
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import GenerationAdapted
 from perdure.contracts.files import MAX_ALL_BYTES, MAX_PARTS, PDF, TEXT, FilePart, is_image
 from perdure.llm.compaction import LEAST_KEPT
 from perdure.llm.failures import FailureFacts, classify
@@ -24,6 +27,9 @@ MOST_TRIES = 12
 
 MOST_KEPT = 10_000
 """Sessions that are remembered; the one unused for longest is forgotten first."""
+
+LONGEST_REASON = 500
+"""Characters of a refusal that its event keeps."""
 
 _STATUSES = frozenset({400, 404, 413, 415, 422, 500})
 """Statuses of refusals that may be about a picture; local servers answer 500 where they cannot read one."""
@@ -156,6 +162,17 @@ class Given:
             return replace(self, reasons=False)
         return None
 
+    def after(self, event: GenerationAdapted) -> "Given":
+        """The same, with what an event of the session says."""
+        return replace(
+            self,
+            refused=self.refused | frozenset(event.left_out),
+            reasons=self.reasons and event.reasons,
+            most=self.most if event.most is None else event.most,
+            most_bytes=self.most_bytes if event.most_bytes is None else event.most_bytes,
+            most_characters=self.most_characters if event.most_characters is None else event.most_characters,
+        )
+
     def taking(self, sent: Sequence[WireMessage]) -> "Given":
         """The same, after the provider has taken these messages."""
         shown = frozenset(part.artifact for message in sent for part in _shown_in(message))
@@ -182,24 +199,55 @@ def _shown_in(message: WireMessage) -> list[FilePart]:
 class GivenWay:
     """Limits learnt from refusals in the sessions that a worker serves, by session, model and address."""
 
-    _kept: OrderedDict[tuple[str, str, str], Given] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[str, dict[tuple[str, str], Given]] = field(default_factory=OrderedDict)
+
+    def knows(self, session: str) -> bool:
+        """Whether the session's events were looked at, or something of it was learnt, by this worker."""
+        return session in self._kept
+
+    def recall(self, session: str, adapted: Iterable[GenerationAdapted]) -> None:
+        """Remember what the session's events say, in their order."""
+        kept = self._of(session)
+        for event in adapted:
+            place = (event.model, event.address)
+            kept[place] = kept.get(place, _given_by(event.model)).after(event)
 
     def of(self, session: str, definition: AgentDefinition) -> Given:
         """Limits of the session for this model: those of its provider, and what its refusals have taught."""
-        if (kept := self._kept.get(_key(session, definition))) is not None:
-            return kept
-        row = PROVIDERS.get(definition.model.partition("/")[0])
-        return Given() if row is None else Given(most_pictures=row.most_pictures, most_files=row.most_files)
+        given = self._kept.get(session, {}).get(_place_of(definition))
+        return _given_by(definition.model) if given is None else given
 
     def keep(self, session: str, definition: AgentDefinition, given: Given) -> None:
         """Remember it for the session's next calls."""
-        key = _key(session, definition)
-        self._kept[key] = given
-        self._kept.move_to_end(key)
+        self._of(session)[_place_of(definition)] = given
+
+    def _of(self, session: str) -> dict[tuple[str, str], Given]:
+        kept = self._kept.setdefault(session, {})
+        self._kept.move_to_end(session)
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
+        return kept
 
 
-def _key(session: str, definition: AgentDefinition) -> tuple[str, str, str]:
-    params = definition.generate_params
-    return session, definition.model, str(params.get("api_base") or params.get("base_url") or "")
+def _given_by(model: str) -> Given:
+    """Limits of a model's provider, before any refusal."""
+    row = PROVIDERS.get(model.partition("/")[0])
+    return Given() if row is None else Given(most_pictures=row.most_pictures, most_files=row.most_files)
+
+
+def _place_of(definition: AgentDefinition) -> tuple[str, str]:
+    """The model, and a digest of the address that the agent names for it, which may hold a key."""
+    model, address = destination_of(definition)
+    return model, hashlib.sha256(address.encode()).hexdigest()[:16] if address else ""
+
+
+def adapted(before: Given, now: Given, definition: AgentDefinition, reason: str) -> GenerationAdapted | None:
+    """The event that tells of the limits which a call has taught; None if there are none."""
+    names = ("reasons", "most", "most_bytes", "most_characters")
+    changed = {name: value for name in names if (value := getattr(now, name)) != getattr(before, name)}
+    left_out = tuple(sorted(now.refused - before.refused))
+    if not changed and not left_out:
+        return None
+    model, address = _place_of(definition)
+    said = reason[:LONGEST_REASON]
+    return GenerationAdapted(model=model, address=address, left_out=left_out, reason=said, **changed)

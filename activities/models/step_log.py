@@ -11,8 +11,8 @@ from perdure.activities.heartbeat import note_kept
 from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import AnyEvent, Event, GenerationError, GenerationRetry, NewEvent
-from perdure.contracts.generations import Compact, StepRequest
+from perdure.contracts.events import AnyEvent, Event, GenerationAdapted, GenerationError, GenerationRetry, NewEvent
+from perdure.contracts.generations import Compact, Generate, StepRequest
 from perdure.store import Store
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class StepLog:
         stored: Cost of the answer that the store has, once it has one; an error behind it may not lose it.
     """
 
-    def __init__(self, store: Store, request: StepRequest) -> None:
+    def __init__(self, store: Store, request: Generate | Compact) -> None:
         self.request = request
         self.stored = NOTHING_PAID
         self._store = store
@@ -111,6 +111,14 @@ class StepLog:
         async with store_failures():
             found = await self._store.events_by_key(self.request.session, [key_of(self.request, own_key(key))])
         return found[0].event if found else None
+
+    async def load_adaptations(self) -> list[GenerationAdapted]:
+        """Events of what the models of the session have refused, in order; the first step of a session asks nobody."""
+        request = self.request
+        if not request.parent:
+            return []
+        lines = await _ask(lambda: self._store.adaptations(request.session), NOTHING_PAID)
+        return [line.event for line in lines if isinstance(line.event, GenerationAdapted)]
 
     async def record(self, key: str, event: Event, keeping: Paid = NOTHING_PAID) -> None:
         """Write an event of the step, once for each key; one that tells of a cost waits for a store that is away."""

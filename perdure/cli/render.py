@@ -205,6 +205,20 @@ def _wait(event: events.GenerationWait, _: events.Envelope) -> Iterator[Line]:
 
 
 @_lines_of.register
+def _adapted(event: events.GenerationAdapted, _: events.Envelope) -> Iterator[Line]:
+    count = len(event.left_out)
+    changes = (
+        f"without {count} attachment{'s' * (count != 1)}" if count else "",
+        "" if event.reasons else "without its reasoning",
+        "" if event.most is None else f"with {event.most} attachments at most",
+        "" if event.most_bytes is None else f"with {event.most_bytes:,} bytes of attachments at most",
+        "" if event.most_characters is None else f"with {event.most_characters:,} characters of a message at most",
+    )
+    told = f"goes on {', '.join(filter(None, changes))}"
+    yield Line(f"↷ {event.model} · {told} · {to_one_line(event.reason)}", Tone.WARNING)
+
+
+@_lines_of.register
 def _retry(event: events.GenerationRetry, _: events.Envelope) -> Iterator[Line]:
     again = f"retry {event.attempt} of {event.max_attempts} in {duration(event.wait_seconds)}"
     yield Line(f"↻ {event.error_type or event.code} · {again} · {to_one_line(event.error_message)}", Tone.WARNING)

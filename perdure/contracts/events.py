@@ -127,6 +127,32 @@ class GenerationWait(Value):
     calls_per_second: float | None = None
 
 
+class GenerationAdapted(Value):
+    """A provider refused a part of a call and has taken it without; later calls of the session go without it at once.
+
+    A field that is None or empty leaves what an earlier event of the model has said as it was.
+
+    Attributes:
+        address: Digest of the address that the agent names for its model; empty for the provider's own.
+        left_out: Ids of the artifacts of images and files that were refused.
+        reasons: Whether the model's reasoning still goes back to it.
+        most: Most images and files of one call.
+        most_bytes: Largest sum of their bytes.
+        most_characters: Longest text of one message; of a longer one its ends are shown.
+        reason: What the provider said, without secrets, at most 500 characters.
+    """
+
+    type: Literal["generation_adapted"] = "generation_adapted"
+    model: str
+    address: str = ""
+    left_out: tuple[str, ...] = ()
+    reasons: bool = True
+    most: int | None = None
+    most_bytes: int | None = None
+    most_characters: int | None = None
+    reason: str = ""
+
+
 class GenerationRetry(RetryDetails):
     """A model call failed and will be sent again after the wait."""
 
@@ -373,6 +399,7 @@ Event = (
     | UserMessageReceived
     | GenerationStart
     | GenerationWait
+    | GenerationAdapted
     | GenerationRetry
     | GenerationContent
     | GenerationEnd

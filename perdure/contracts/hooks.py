@@ -48,6 +48,7 @@ FunctionEvent = Literal[
     "user_message",
     "generation_start",
     "generation_wait",
+    "generation_adapted",
     "generation_retry",
     "generation_content",
     "generation_step",
@@ -78,7 +79,7 @@ EVENTS_AT: dict[Boundary, frozenset[str]] = {
     "generation": frozenset(
         {
             *("compaction_event", "user_message", "generation_start", "generation_wait", "generation_retry"),
-            *("generation_content", "generation_end", "generation_error", "generation_step"),
+            *("generation_adapted", "generation_content", "generation_end", "generation_error", "generation_step"),
         }
     ),
     "step": frozenset(

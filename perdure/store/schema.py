@@ -40,10 +40,10 @@ from perdure.contracts.turns import TurnResult
 from perdure.store.keys.sealing import Content, SealedText
 from perdure.store.records import SessionRecord, StepRecord, TurnRecord
 
-REVISION = "0012"
+REVISION = "0013"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008", "0009", "0010", "0011", "0012")
+KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
 """Every schema this release can upgrade from, oldest first."""
 
 OLDEST_REVISION = "0001"
@@ -266,8 +266,13 @@ Index(
     postgresql_where=IS_RETRY,
 )
 
+IS_ADAPTED = text("type = 'generation_adapted'")
+"""The condition of another: what the providers of a session have refused, which is little or nothing."""
+
+Index("ix_events_adapted", events.c.session, events.c.seq, sqlite_where=IS_ADAPTED, postgresql_where=IS_ADAPTED)
+
 IS_INPUT = text("type IN ('user_input_required', 'user_input_received')")
-"""The condition of another partial index: input requests and decisions."""
+"""The condition of a third partial index: input requests and decisions."""
 
 Index(
     "ix_events_input",
@@ -279,7 +284,7 @@ Index(
 )
 
 IS_OPEN = text("open_turn IS NOT NULL")
-"""The condition of a third partial index: sessions with an open turn, few among many that have ended."""
+"""The condition of a fourth partial index: sessions with an open turn, few among many that have ended."""
 
 Index("ix_sessions_open", sessions.c.session, sessions.c.open_turn, sqlite_where=IS_OPEN, postgresql_where=IS_OPEN)
 

@@ -66,6 +66,12 @@ _RETRIES = (
     .order_by(schema.events.c.seq)
 )
 
+_ADAPTATIONS = (
+    select(schema.events)
+    .where(schema.events.c.session == bindparam("session"), schema.IS_ADAPTED)
+    .order_by(schema.events.c.seq)
+)
+
 
 def new_session(session: str, agent: str, tenant: str) -> Mapping[str, object]:
     """The row of a session before its first turn."""
@@ -240,3 +246,8 @@ def retries(connection: Connection, session: str, turn: int, step: int) -> tuple
     """The retries of one generation, in order."""
     rows = connection.execute(_RETRIES, {"session": session, "turn": turn, "step": step})
     return tuple(envelope(row) for row in rows)
+
+
+def adaptations(connection: Connection, session: str) -> tuple[Envelope, ...]:
+    """Events of what the providers of a session have refused so far, in order."""
+    return tuple(envelope(row) for row in connection.execute(_ADAPTATIONS, {"session": session}))

@@ -70,13 +70,7 @@ from perdure.store.keys.vault import (
 )
 from perdure.store.migrate import prepare
 from perdure.store.outages import UndoneError, write_and_undo
-from perdure.store.records import (
-    Artifact,
-    SessionFilter,
-    SessionRecord,
-    TurnRecord,
-    Written,
-)
+from perdure.store.records import Artifact, SessionFilter, SessionRecord, TurnRecord, Written
 from perdure.store.shelf import Shelf, unpack
 from perdure.store.shelf import key_id_of as key_id_of_file
 from perdure.store.tool_calls import FinishedCall
@@ -425,6 +419,7 @@ class Store:
     watch = _writing_method_of(live.watch)
     append_events = _writing_method_of(session_lock.append_events)
     retries = _reads(session_lock.retries)
+    adaptations = _reads(session_lock.adaptations)
 
     claim_call = _writing_method_of(tool_calls.claim_call)
 

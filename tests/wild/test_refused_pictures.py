@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, File, Image, tool
+from perdure.store import Store
 from perdure.testing import Fault, Reply, call, faults, say
 from perdure.testing.script import ChatRequest
 from tests.memory import Run
@@ -198,3 +199,67 @@ async def test_the_latest_are_shown_as_far_as_the_provider_takes_them(
         assert last.refusal is None
         assert len(data_in(last.request)) == most
     assert str(run.requests[-1].request.messages).count("too many came after it") == 2 * len(content) - most
+
+
+def too_large(request: ChatRequest) -> Fault | None:
+    return faults.status(413) if sum(map(len, data_in(request))) > 2 * len(png_of(mark=b"0")) else None
+
+
+def too_many(request: ChatRequest) -> Fault | None:
+    return faults.error(400, "Too many images: at most 2") if len(data_in(request)) > 2 else None
+
+
+def unreadable(request: ChatRequest) -> Fault | None:
+    return faults.error(400, "Could not process image") if png_of(mark=b"1") in data_in(request) else None
+
+
+def blind(request: ChatRequest) -> Fault | None:
+    return faults.error(404, "No endpoints found that support image input") if data_in(request) else None
+
+
+def unsigned(request: ChatRequest) -> Fault | None:
+    """A provider that no longer takes the reasoning that it has written."""
+    said = any("reasoning_content" in message for message in request.messages)
+    return faults.error(400, "reasoning_content: invalid signature in thinking block") if said else None
+
+
+@pytest.mark.parametrize("judge", [too_large, too_many, unreadable, blind, unsigned])
+async def test_a_worker_that_never_saw_the_session_leaves_out_at_once_what_gave_way(
+    run: Run, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn in memory has a worker of its own; an event of the session tells it, and people too."""
+    refusals: list[Fault] = []
+    model = strict(judge, 4, refusals)
+
+    def thinking(request: ChatRequest) -> Reply:
+        return model(request).model_copy(update={"message": {"reasoning_content": "hm"}})
+
+    agent = Agent(name="seer", model="hosted_vllm/eyes", tools=[shots(4)])
+    result = await run(agent, script=thinking)
+    assert result["stop_reason"] == "finished", result["error"]
+    assert refusals
+    told = await run.events("generation_adapted")
+    assert told
+    assert told[-1]["reason"]
+    before, looked, look = len(refusals), list[str](), Store.adaptations
+
+    async def watched(store: Store, session: str) -> Any:
+        looked.append(session)
+        return await look(store, session)
+
+    monkeypatch.setattr(Store, "adaptations", watched)
+    for prompt in ("more?", "and more?"):
+        assert (await run(agent, script=thinking, prompt=prompt))["stop_reason"] == "finished"
+    assert len(refusals) == before, "a worker learnt it again"
+    assert await run.events("generation_adapted") == told
+    assert looked == [run.session] * 2, "a worker looks once"
+
+
+async def test_what_another_model_has_refused_is_shown_to_this_one(run: Run) -> None:
+    refusals: list[Fault] = []
+    await run(seer(shots(2)), script=strict(unreadable, 2, refusals))
+    assert png_of(mark=b"1") not in data_in(run.requests[-1].request)
+    other = Agent(name="seer", model="openai/other-eyes")
+    result = await run(other, script=lambda _: say("I see both"), prompt="and you?")
+    assert result["stop_reason"] == "finished", result["error"]
+    assert data_in(run.requests[-1].request) == [png_of(mark=b"0"), png_of(mark=b"1")]

@@ -19,6 +19,7 @@ from perdure import (
     Compaction,
     Fallback,
     Hook,
+    Image,
     RetryPolicy,
     RetryWithFeedback,
     StepEnd,
@@ -48,6 +49,7 @@ from perdure.stop import step_count
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.trajectory import event_line, event_to_dict, read_event_line
 from tests.house import WAIT_SECONDS, House
+from tests.pictures import png_of
 from tests.workflow.test_command_line import perdure
 
 pytestmark = pytest.mark.deep
@@ -58,6 +60,7 @@ WHERE = {
     "generation_start": "long",
     "generation_retry": "long",
     "generation_wait": "lost",
+    "generation_adapted": "broken",
     "generation_content": "long",
     "generation_end": "long",
     "generation_step": "long",
@@ -99,6 +102,12 @@ async def dig(place: str, context: ToolContext) -> str:
     """Dig a hole."""
     context.report_progress(1, 2, "half-way")
     return place
+
+
+@tool
+def shoot() -> Image:
+    """Take a picture."""
+    return Image(png_of())
 
 
 @tool(catch=False)
@@ -153,7 +162,7 @@ def agents() -> list[Agent]:
         long,
         team,
         Agent(name="helper", model="openai/helper"),
-        Agent(name="broken", model="openai/broken", tools=[slip], on_tool_error="abort"),
+        Agent(name="broken", model="openai/broken", tools=[shoot, slip], on_tool_error="abort"),
         Agent(name="lost", model="openai/lost", tools=[put]),
     ]
 
@@ -174,6 +183,7 @@ def first(request: ChatRequest) -> Reply:
     return reply
 
 
+UNREADABLE = faults.error(400, "Could not process image")
 QUOTA = faults.error(429, "no more", name="insufficient_quota")
 LONG = Script(
     replies=(
@@ -187,7 +197,7 @@ MODELS: dict[str, Script | Callable[[ChatRequest], Reply]] = {
     "second": second,
     "team": Script(replies=(call(("todo", {"new_titles": ["look"]}), ("helper", {"query": "look"})), say("looked"))),
     "helper": lambda _: say("nothing there"),
-    "broken": Script(replies=(call(("slip", {})),)),
+    "broken": Script(replies=(call(("shoot", {})), call(("slip", {})).after(UNREADABLE))),
     "lost": Script(replies=(call(("put", {})), say("done"))),
 }
 

@@ -79,6 +79,17 @@ function foldBelow(state, line) {
   if (line.type === "delegate_end") endDelegate(state, line, line.session);
 }
 
+function adaptation(line) {
+  const count = line.left_out?.length ?? 0;
+  return [
+    count ? `without ${count} attachment${count === 1 ? "" : "s"}` : "",
+    line.reasons === false ? "without its reasoning" : "",
+    line.most == null ? "" : `with ${line.most} attachments at most`,
+    line.most_bytes == null ? "" : `with ${line.most_bytes} bytes of attachments at most`,
+    line.most_characters == null ? "" : `with ${line.most_characters} characters of a message at most`,
+  ].filter(Boolean).join(", ");
+}
+
 const HANDLERS = {
   agent_start(state, line) {
     state.turns.push({
@@ -99,6 +110,9 @@ const HANDLERS = {
   },
   generation_wait(state, line) {
     note(state, line, "quiet", `Waits for its turn: ${line.model} limits the key${line.ahead ? `, ${line.ahead} calls before it` : ""}`);
+  },
+  generation_adapted(state, line) {
+    note(state, line, "warning", `${line.model} goes on ${adaptation(line)}: ${line.reason}`);
   },
   generation_retry(state, line) {
     const attempts = close(state, line, (part) => part.kind === "model" && part.attempt !== undefined, { failed: line.code });

@@ -53,6 +53,23 @@ def test_a_retry_line_has_class_wait_attempt_and_the_providers_message() -> None
     assert shown(event) == ["↻ RateLimitError · retry 1 of 8 in 2.0s · slow down"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"left_out": ("a",)}, "without 1 attachment"),
+        ({"left_out": ("a", "b"), "most": 4}, "without 2 attachments, with 4 attachments at most"),
+        ({"reasons": False}, "without its reasoning"),
+        (
+            {"most_bytes": 2_000_000, "most_characters": 50_000},
+            "with 2,000,000 bytes of attachments at most, with 50,000 characters of a message at most",
+        ),
+    ],
+)
+def test_what_a_model_has_refused_is_a_line_with_the_providers_words(changed: dict[str, Any], told: str) -> None:
+    event = events.GenerationAdapted(model="openai/eyes", reason="Could not\nprocess image", **changed)
+    assert shown(event) == [f"↷ openai/eyes · goes on {told} · Could not process image"]
+
+
 def test_a_tool_shows_its_arguments_and_then_how_long_it_took() -> None:
     start = events.ToolStart(call_id="c", tool="read_file", arguments='{"path":\n "a"}')
     done = events.ToolEnd(call_id="c", tool="read_file", result="text", seconds=0.12)
