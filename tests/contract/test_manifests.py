@@ -366,6 +366,20 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
 }
 
 
+def test_the_gateways_tokens_are_a_file_that_a_changed_secret_changes() -> None:
+    """T-09: a variable, or a file that is mounted by itself (subPath), would stay as it is until a restart."""
+    ((item, spec),) = [pod for pod in pods(rendered({})) if pod[0]["metadata"]["name"] == "perdure-gateway"]
+    (container,) = spec["containers"]
+    (volume,) = [volume for volume in spec["volumes"] if volume.get("secret", {}).get("secretName") == "perdure-gateway"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == volume["name"]]
+    assert variables(item, rendered({}))["PERDURE_GATEWAY_TOKENS_FILE"] == f"{mount['mountPath']}/tokens"
+    assert mount.keys() == {"name", "mountPath", "readOnly"}
+    assert {"secretRef": {"name": "perdure-gateway"}} not in container["envFrom"]
+    without = rendered({"gateway": {"existingSecret": ""}})
+    assert "gateway-tokens" not in str(without)
+    assert "TOKENS_FILE" not in str(without)
+
+
 def test_every_pod_has_the_volumes_and_the_places_of_its_values() -> None:
     """The authority of a private certificate has to be in the job before an installation, too."""
     values = CASES["everything a value can add"]

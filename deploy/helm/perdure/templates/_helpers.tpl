@@ -50,8 +50,8 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 
 {{/*
 The pod of a component. Called with a dict of
-root, component, command (list), secrets (names of secrets that are variables), env and extraEnv (lists), ports, probes (YAML),
-resources, config ("map" or "inline"): hooks run before the ConfigMap is there.
+root, component, command (list), secrets (names of secrets that are variables), tokens (name of the secret with the gateway's),
+env and extraEnv (lists), ports, probes (YAML), resources, config ("map" or "inline"): hooks run before the ConfigMap is there.
 */}}
 {{- define "perdure.pod" -}}
 {{- $root := .root }}{{ $values := $root.Values -}}
@@ -63,6 +63,7 @@ resources, config ("map" or "inline"): hooks run before the ConfigMap is there.
 {{- $ref := dict "name" $values.temporal.existingSecret "key" "api-key" -}}
 {{- $env = append $env (dict "name" "TEMPORAL_API_KEY" "valueFrom" (dict "secretKeyRef" $ref)) -}}
 {{- end -}}
+{{- if .tokens }}{{ $env = append $env (dict "name" "PERDURE_GATEWAY_TOKENS_FILE" "value" "/etc/perdure/gateway/tokens") }}{{ end -}}
 {{- $env = concat $env $values.extraEnv (.extraEnv | default list) -}}
 metadata:
   labels:
@@ -150,6 +151,12 @@ spec:
       volumeMounts:
         - name: tmp
           mountPath: /tmp
+        {{- if .tokens }}
+        # The directory and not the file, so that a changed Secret arrives.
+        - name: gateway-tokens
+          mountPath: /etc/perdure/gateway
+          readOnly: true
+        {{- end }}
         {{- if eq $values.temporal.auth "mtls" }}
         - name: temporal-client
           mountPath: /etc/perdure/temporal
@@ -162,6 +169,12 @@ spec:
     - name: tmp
       emptyDir:
         sizeLimit: 1Gi
+    {{- with .tokens }}
+    - name: gateway-tokens
+      secret:
+        secretName: {{ . }}
+        defaultMode: 0440
+    {{- end }}
     {{- if eq $values.temporal.auth "mtls" }}
     - name: temporal-client
       secret:
