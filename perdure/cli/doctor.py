@@ -26,6 +26,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.cli.connection import describe, open_store, views_of
 from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.findings import Finding
+from perdure.cli.fleet_versions import look_at_versions
 from perdure.cli.gateway import gateway_url, readiness_of
 from perdure.cli.keys import ask_fleet, ask_keys
 from perdure.cli.output import print_json, show
@@ -155,7 +156,7 @@ async def ask_server(settings: Settings, cluster: Cluster | None) -> AsyncIterat
             if (found := await ask(client)) is not None:
                 yield found
     with contextlib.suppress(ClientError):
-        for finding in await _find_standing_turns(client):
+        for finding in [*await look_at_versions(client), *await _find_standing_turns(client)]:
             yield finding
 
 

@@ -21,8 +21,17 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
-from perdure.client.executions import POLLER_AGE
 from perdure.client.unopened import FAILING
+from perdure.client.versions import (
+    POLLER_AGE,
+    Bound,
+    QueueVersions,
+    bound_of,
+    current_command,
+    move_command,
+    name_versions,
+    worker_of,
+)
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.names import Activity, SearchAttribute
@@ -89,6 +98,7 @@ class Seen:
         limited: Each queue with a rate limit: its calls a second, and how many wait.
         below: What the delegates that the turn waits for wait for.
         builds: The build of each worker that polls for the queue of the turn's own code, as far as they tell.
+        versions: The deployment versions of that queue; None if it was not looked at.
     """
 
     described: DescribeWorkflowExecutionResponse
@@ -99,6 +109,7 @@ class Seen:
     limited: Mapping[Queue, tuple[float, int]] = field(default_factory=dict["Queue", "tuple[float, int]"])
     below: tuple[TurnWait, ...] = ()
     builds: tuple[str, ...] = ()
+    versions: QueueVersions | None = None
 
     @property
     def session(self) -> str:
@@ -109,6 +120,13 @@ class Seen:
     def own_queue(self) -> str:
         """The name of the task queue of the turn's own code."""
         return self.described.execution_config.task_queue.name
+
+    @property
+    def bound(self) -> Bound | None:
+        """The deployment version that the turn's tasks go to; None if its queue has none, or was not looked at."""
+        if self.versions is None or self.versions.polling <= {None}:
+            return None
+        return bound_of(self.described.workflow_execution_info.versioning_info, self.versions)
 
     @property
     def delegates(self) -> list[str]:
@@ -243,6 +261,8 @@ def _wait_for_worker(seen: Seen, pending: PendingActivityInfo) -> TurnWait:
 def _wait_of_queue(seen: Seen, queue: Queue, role: Role, since: datetime) -> TurnWait:
     """No worker takes what the queue holds for the turn."""
     name = queue[0]
+    if (stranded := _wait_of_version(seen, name, since)) is not None:
+        return stranded
     if _is_polled(seen, queue):
         text = f"no worker takes its next task from the task queue {name!r}: the workers are gone, or busy"
         advice = "start a worker; if all of them are busy, raising PERDURE_MAX_ACTIVITIES helps, too"
@@ -253,6 +273,26 @@ def _wait_of_queue(seen: Seen, queue: Queue, role: Role, since: datetime) -> Tur
         text = f"no worker with the role {role} polls the task queue {name!r}"
         advice = f"start one with 'perdure worker --roles {role} --agents MODULE', its PERDURE_RATE_LIMITS as elsewhere"
     return seen.wait(Cause.WORKER, text, advice, since)
+
+
+def _wait_of_version(seen: Seen, queue: str, since: datetime | None) -> TurnWait | None:
+    """Workers poll the queue, and none of the deployment version to which the server sends the turn's tasks."""
+    bound, versions = seen.bound, seen.versions
+    if bound is None or versions is None or queue != seen.own_queue or bound.version in versions.polling:
+        return None
+    there = name_versions(sorted(versions.polling, key=str))
+    pinned = "is pinned to" if bound.is_pinned else "goes to"
+    text = f"the turn {pinned} {bound.name}, and no worker of it polls the task queue {queue!r}, where {there} polls"
+    return seen.wait(Cause.WORKER, text, _advise_on_version(seen, bound, versions), since)
+
+
+def _advise_on_version(seen: Seen, bound: Bound, versions: QueueVersions) -> str:
+    """Advice for a turn whose version has no worker, or whose workers lack something."""
+    start = f"start a worker {worker_of(bound.version)}"
+    others = versions.others(bound.version)
+    if bound.is_pinned or not others:
+        return f"{start}, or move the turn: {move_command(seen.session, others[-1] if others else None)}"
+    return f"{start}, or make another version current: {current_command(others[-1])}"
 
 
 def _wait_of_running(seen: Seen, pending: PendingActivityInfo, since: datetime | None) -> TurnWait | None:
@@ -302,9 +342,7 @@ def _wait_of_failure(seen: Seen, pending: PendingActivityInfo, since: datetime |
     if code == ReasonCode.RUNTIME_QUEUED:
         return _wait_for_slot(seen, pending, since)
     if code == ReasonCode.RUNTIME_TOOL_MISSING and (missing := _detail(details, MissingVersion)) is not None:
-        text = f"no worker has {missing}{_describe_builds(seen.builds)}"
-        which = "that has it" if missing.is_whole else "of the old version"
-        advice = f"start a worker {which}, or perdure cancel {seen.session}"
+        text, advice = _explain_missing(seen, missing)
         wait = seen.wait(Cause.VERSION, text, advice, since, attempt=attempt, next_at=next_at)
         return replace(wait, missing=missing)
     if (retry := _detail(details, ProviderRetry)) is not None:
@@ -321,6 +359,19 @@ def _wait_of_failure(seen: Seen, pending: PendingActivityInfo, since: datetime |
         return seen.wait(Cause.OTHER_STORE, said, advice, since, attempt=attempt, next_at=next_at)
     text = f"its {pending.activity_type.name} fails: {said}"
     return seen.wait(Cause.FAILURE, text, advice, since, attempt=attempt, next_at=next_at)
+
+
+def _explain_missing(seen: Seen, missing: MissingVersion) -> tuple[str, str]:
+    """The text and the advice for a turn of which no worker that may take its calls has a part."""
+    builds, cancel = _describe_builds(seen.builds), f"perdure cancel {seen.session}"
+    bound = seen.bound
+    if bound is None or seen.versions is None:
+        which = "that has it" if missing.is_whole else "of the old version"
+        return f"no worker has {missing}{builds}", f"start a worker {which}, or {cancel}"
+    others = seen.versions.others(bound.version)  # their workers get none of the turn's calls
+    move = move_command(seen.session, others[-1] if others else None)
+    advice = f"move the turn to a version that has it, with its workers: {move}, or {cancel}"
+    return f"no worker of {bound.name}, to which the turn's calls go, has {missing}{builds}", advice
 
 
 def _describe_builds(builds: Sequence[str]) -> str:
@@ -365,7 +416,10 @@ def _wait_of_idle(seen: Seen) -> TurnWait | None:
     if seen.delegates:
         return _wait_of_delegates(seen, since)
     if status is None and _state(seen) == RunState.WAITING_FOR_INPUT:
-        advice = f"start a worker; perdure show {seen.session} has the request"
+        start = "start a worker"
+        if (bound := seen.bound) is not None and seen.versions is not None:
+            start = _advise_on_version(seen, bound, seen.versions)
+        advice = f"{start}; perdure show {seen.session} has the request"
         return seen.wait(Cause.PERSON, NEEDS_A_WORKER, advice, since)
     if status is not None and status.activity.startswith(Activity.GENERATE):
         text = "a pause after a failed model call, which the model will be told of"

@@ -43,14 +43,12 @@ from perdure.client.errors import (
 from perdure.client.patience import PAUSE, call_patiently
 from perdure.client.unopened import is_failing
 from perdure.client.updates import NotTakenError, UpdateRefusedError, send_again, send_update
+from perdure.client.versions import POLLER_AGE
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import AGENT_TURN, Query, Signal, Update
 from perdure.contracts.turns import BudgetStatus, CancelReceipt, CancelRequest, Continuation, TurnResult, TurnStatus
 
 _Told = TypeVar("_Told")
-
-POLLER_AGE = timedelta(seconds=75)
-"""A worker asks for work at least every 60 seconds; one that has not for longer is gone."""
 
 CANCEL_TIMEOUT = 5.0
 """Seconds that a worker may take to say which turn runs, before a cancel is left to it as a signal."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, WorkflowExecutionStatus
+from temporalio.api.enums.v1 import EventType, TaskQueueType, WorkflowExecutionStatus
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueResponse,
@@ -25,6 +25,7 @@ from perdure.client.encryption import reveal_failure, reveal_pending
 from perdure.client.errors import ClientError
 from perdure.client.executions import Runs
 from perdure.client.unopened import Reported, UnopenedTurn, find_unopened, is_meant, list_reported_turns
+from perdure.client.versions import QueueVersions
 from perdure.client.worker_stores import worker_stores
 from perdure.contracts.queues import limited_key
 from perdure.contracts.turns import RunState, TurnStatus
@@ -107,7 +108,12 @@ class Waits:
             for queue, each in queues.items()
             if limited_key(seen.own_queue, queue[0]) is not None
         }
+        own = next((each for queue, each in queues.items() if queue[0] == seen.own_queue), None)
+        if own is None and (seen.is_refused_for_its_version or (seen.is_idle and status is None)):
+            own = await describe_queue(self._temporal, seen.own_queue, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)
+        versions = None if own is None else QueueVersions.of(own, seen.now)
         seen = replace(seen, events=events, polled=polled, limited=limited, status=status, builds=builds)
+        seen = replace(seen, versions=versions)
         if seen.is_idle and levels and not (status is not None and status.requests):
             delegates = seen.delegates[:MOST_DELEGATES]
             below = await asyncio.gather(*(self.wait_of(delegate, levels=levels - 1) for delegate in delegates))

@@ -21,7 +21,7 @@ from temporalio.api.enums.v1 import TaskQueueType
 from perdure.client.connect import ConnectOptions, connect, make_converter, pollers_of
 from perdure.client.encryption import load_keyring
 from perdure.client.errors import ClientError, KeysMismatchError, StoreMismatchError
-from perdure.client.executions import POLLER_AGE
+from perdure.client.versions import POLLER_AGE
 from perdure.security.keyring import PLAIN, Keyring
 from perdure.settings import ENCRYPTION_KEYS, Settings
 from perdure.store import Store

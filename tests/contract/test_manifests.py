@@ -370,7 +370,9 @@ def test_the_gateways_tokens_are_a_file_that_a_changed_secret_changes() -> None:
     """T-09: a variable, or a file that is mounted by itself (subPath), would stay as it is until a restart."""
     ((item, spec),) = [pod for pod in pods(rendered({})) if pod[0]["metadata"]["name"] == "perdure-gateway"]
     (container,) = spec["containers"]
-    (volume,) = [volume for volume in spec["volumes"] if volume.get("secret", {}).get("secretName") == "perdure-gateway"]
+    (volume,) = [
+        volume for volume in spec["volumes"] if volume.get("secret", {}).get("secretName") == "perdure-gateway"
+    ]
     (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == volume["name"]]
     assert variables(item, rendered({}))["PERDURE_GATEWAY_TOKENS_FILE"] == f"{mount['mountPath']}/tokens"
     assert mount.keys() == {"name", "mountPath", "readOnly"}

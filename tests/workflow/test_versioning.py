@@ -1,10 +1,13 @@
 """Worker deployments: which version of the workers has a turn, and when it moves, by Temporal's own command line."""
 
+import asyncio
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
@@ -12,7 +15,11 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import VersioningBehavior
 
 from perdure import Agent, Delegate, ToolContext, tool
+from perdure.cli.fleet_versions import look_at_versions
+from perdure.cli.main import cli
 from perdure.client.deliveries import find_delivery_id
+from perdure.client.versions import Version, move_command
+from perdure.contracts.waits import Cause, TurnWait
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
 from tests.workflow.agents_with_state import agent as with_state
@@ -280,3 +287,92 @@ async def test_an_errand_is_bound_to_no_version_and_a_ramping_one_takes_its_shar
     bound = described.raw_description.workflow_execution_info.versioning_info
     assert bound.versioning_override.behavior == VersioningBehavior.AUTO_UPGRADE.value
     assert bound.deployment_version.build_id == "2"
+
+
+async def carry_out(advice: str) -> None:
+    """Run the first command of Temporal's that an advice has, as it stands.
+
+    Raises:
+        AssertionError: There is none, or the server refuses it.
+    """
+    _, _, behind = advice.partition("'temporal ")
+    assert behind, advice
+    command = shlex.split(behind.partition("'")[0])
+    code, said = await temporal(*command, *(["--yes"] if command[0] == "worker" else []))
+    assert code == 0, (advice, said)
+
+
+async def wait_for(house: House, cause: Cause) -> TurnWait:
+    """The wait of the session's turn, once it has this cause."""
+
+    async def there() -> TurnWait | None:
+        wait = (await house.client.waits([house.session])).get(house.session)
+        return wait if wait is not None and wait.cause is cause else None
+
+    found: TurnWait = await eventually(there)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["auto_upgrade", "pinned"])
+async def test_a_turn_whose_version_lacks_its_tool_goes_on_by_the_advice_as_it_stands(
+    house: House, policy: str
+) -> None:
+    """A roll-back sends its calls to workers that cannot carry them out, beside some that could; so may a move."""
+    body = Body()
+    old = Agent(name="tester", model="openai/scripted", tools=[body.held()])
+    new = Agent(name="tester", model="openai/scripted", tools=[body.held(), look])
+    script = Script(replies=(HELD, LOOK, say("done")))
+    async with ScriptedProvider(script) as provider, current_version(house, "1", "auto_upgrade", old):
+        house.use(provider)
+        async with current_version(house, "2", policy, new):
+            handle = await house.start()
+            await happened(body.started)
+            if policy == "auto_upgrade":
+                await make_current(house, "1")
+            else:
+                await carry_out(move_command(house.session, Version(house.settings.deployment, "1")))
+            body.released.set()
+            wait = await wait_for(house, Cause.VERSION)
+            assert f"no worker of version {house.settings.deployment}.1, to which the turn's calls go" in wait.text
+            assert "has tool 'look' of this version" in wait.text
+            listed = await asyncio.to_thread(CliRunner().invoke, cli, ["list", "--needs-version"])
+            assert f"{house.settings.deployment}.1" in listed.stdout
+            await carry_out(wait.advice)
+            assert (await result_of(handle))["output"] == "done"
+
+
+async def test_new_turns_of_a_version_that_nobody_polls_for_go_on_by_the_advice_as_it_stands(house: House) -> None:
+    """So do pinned ones; the doctor names both versions and how many turns wait."""
+    tester = asker()
+    script = Script(replies=(COLOUR, say("done")), repeat=True)
+    async with ScriptedProvider(script) as provider:
+        house.use(provider)
+        async with current_version(house, "1", "pinned", tester):
+            pinned = await house.start()
+            (request,) = await waiting(house)
+        async with version(house, "2", "pinned", tester):
+            first, stuck = f"{house.settings.deployment}.1", f"{house.session}.new"
+            await house.client.start("tester", "go", session=stuck)
+
+            async def gone() -> TurnWait | None:  # a worker that has ended counts for 75 seconds
+                wait = (await house.client.waits([stuck])).get(stuck)
+                return wait if wait is not None and first in wait.text else None
+
+            wait = await eventually(gone, seconds=150)
+            assert f"the turn goes to version {first}, and no worker of it polls" in wait.text
+            findings = {finding.text: finding for finding in await look_at_versions(house.client)}
+            assert [text.partition(", ")[0] for text in findings] == [
+                f"version {first} is current",
+                f"1 running turn is pinned to version {first}",
+            ]
+            person = (await house.client.waits([house.session]))[house.session]
+            assert person.cause is Cause.PERSON
+            assert f"PERDURE_DEPLOYMENT={house.settings.deployment} and PERDURE_BUILD_ID=1" in person.advice
+            await carry_out(person.advice)
+            await house.client.answer(house.session, request["request_id"], "red")
+            assert (await result_of(pinned))["output"] == "done"
+            await carry_out(wait.advice)
+            asked = await eventually(lambda: house.client.inbox(agent="tester"))
+            await house.client.answer(stuck, asked[0].request_id, "red")
+            assert (await result_of(house.temporal.get_workflow_handle(stuck)))["output"] == "done"
+            assert [finding.ok for finding in await look_at_versions(house.client)] == [True]
