@@ -317,9 +317,10 @@ class Settings(BaseSettings):
     max_activities: int = Field(default=200, ge=1, description="Model and tool calls that may run at once in a worker")
     max_cached_workflows: int = Field(default=1000, ge=1, description="Turns kept in memory; more than are active")
     shutdown_grace: timedelta = Field(
-        default=timedelta(seconds=20),
+        default=timedelta(minutes=5),
         ge=timedelta(0),
-        description="Seconds that running calls get to finish after SIGTERM, before they are handed over",
+        description="Seconds that running calls get to finish after SIGTERM, before they are handed over; "
+        "20 in 'perdure dev'",
     )
     search_attributes: Literal["on", "off"] = Field(
         default="on", description="Whether turns set search attributes; 'off' for clusters that refuse them"

@@ -107,6 +107,7 @@ class House:
         environment.setenv("PERDURE_STORE_URL", store_url or f"sqlite:///{file}")
         environment.setenv("PERDURE_TASK_QUEUE", task_queue or session)
         environment.setenv("PERDURE_METRICS_ADDRESS", "")
+        environment.setenv("PERDURE_SHUTDOWN_GRACE", "20")  # for tests that end while a call hangs
         environment.setenv("PERDURE_MCP_FOLDER", str(folder / "mcp"))
         settings = Settings()
         async with await open_store(settings, upgrade=True) as store:

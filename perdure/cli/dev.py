@@ -36,6 +36,9 @@ from perdure.security.redaction import redact_text
 from perdure.settings import Settings, load_settings, prepare_recordings, secrets_of
 from perdure.store.database import Address
 
+GRACE = timedelta(seconds=20)
+"""Time of running calls after a save or Ctrl+C, if nobody has set another: somebody waits at a terminal."""
+
 
 @click.command("dev")
 @click.option("--agents", multiple=True, metavar="MODULE", help="A module or file with agents; may be repeated.")
@@ -87,6 +90,8 @@ def dev_command(
     changes: dict[str, object] = {**recording_settings(record, replay)}
     if metrics_port is not None:
         changes["metrics_address"] = with_port(settings.metrics_address, metrics_port)
+    if "shutdown_grace" not in settings.model_fields_set:
+        changes["shutdown_grace"] = GRACE
     settings = settings.model_copy(update=changes)
     prepare_recordings(settings)
     sources = agents or settings.agents
@@ -152,6 +157,7 @@ class Dev:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
         names = ("store_url", "task_queue", "metrics_address", "recordings", "recording_mode")
         chosen = {name: getattr(self._settings, name) for name in names}
+        chosen["shutdown_grace"] = f"{settings.shutdown_grace.total_seconds():g}"
         ours = variables({name: value for name, value in chosen.items() if value is not None})
         self._environment = kept | ours | address_variables_of(self._server.address)
         of_gateway = self._environment | codec_variables_of(options, settings)

@@ -149,7 +149,7 @@ def worker_command(
 ) -> None:
     """Run a worker until it gets SIGTERM or Ctrl+C.
 
-    Running calls then get PERDURE_SHUTDOWN_GRACE seconds (20 by default) to finish; other workers take over the rest.
+    Running calls then get PERDURE_SHUTDOWN_GRACE seconds (300 by default) to finish; other workers take over the rest.
     TEMPORAL_ADDRESS or a Temporal profile names the Temporal server, PERDURE_STORE_URL the store.
     """
     changes = variables(recording_settings(record, replay))
