@@ -27,7 +27,7 @@ from perdure.cli.connection import describe, open_store, views_of
 from perdure.cli.errors import CliError, ExitCode
 from perdure.cli.findings import Finding
 from perdure.cli.fleet_versions import look_at_versions
-from perdure.cli.gateway import gateway_url, readiness_of
+from perdure.cli.gateway import find_readiness, gateway_url
 from perdure.cli.keys import ask_fleet, ask_keys
 from perdure.cli.output import print_json, show
 from perdure.cli.render import Line, Tone, clean, to_one_line
@@ -223,15 +223,8 @@ async def _look_at_key_store(store: Store) -> Finding | None:
 
 async def ask_gateway(settings: Settings) -> AsyncIterator[Finding]:
     """Whether the gateway is ready, if one is said to be anywhere."""
-    url = gateway_url(settings)
-    if url is None:
-        return
-    said = await asyncio.to_thread(readiness_of, url)
-    if said == "ready":
-        yield Finding(check="gateway", ok=True, text=f"{url} is ready")
-    else:
-        fix = "start it with 'perdure gateway', or set PERDURE_GATEWAY_ADDRESS to its HOST:PORT"
-        yield Finding(check="gateway", ok=False, text=f"{url}: {said}", fix=fix, code=ExitCode.UNREACHABLE)
+    if (url := gateway_url(settings)) is not None:
+        yield await asyncio.to_thread(find_readiness, url)
 
 
 def look_at_libraries() -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import os
 import signal
 import sys
@@ -9,13 +10,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from perdure.cli.connection import connect
-from perdure.cli.errors import MistakeError
+from perdure.cli.errors import ExitCode, MistakeError
+from perdure.cli.findings import Finding
 from perdure.cli.server import wait_process
 from perdure.cli.worker import POLL, WorkerProcess, wait_before_start
 from perdure.client import Client
@@ -30,6 +33,12 @@ DEFAULT_GATEWAY_PORT = 8234
 
 PROBE_SECONDS = 8.0
 """Longest time until a gateway says whether it is ready: it asks the server and the store."""
+
+_MOST_READ = 10_000
+"""Bytes of what it says that are read."""
+
+_ANOTHER_ADDRESS = "set PERDURE_GATEWAY_ADDRESS to the HOST:PORT of the gateway"
+_LOOK_AT_LOG = "look at its log, and start it again if it stays so"
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 """Modules that the extra ``gateway`` brings."""
@@ -143,16 +152,37 @@ def gateway_url(settings: Settings) -> str | None:
     return file.addresses.gateway_url if file is not None and file.is_live else None
 
 
-def readiness_of(url: str) -> str:
-    """State of a gateway: ``ready``, or the names of those that do not answer, itself included."""
+def find_readiness(url: str) -> Finding:
+    """Ask a gateway whether it is ready; one that runs and is not ready names what does not answer to it."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=PROBE_SECONDS) as reply:  # noqa: S310 - http, by the caller
-            said: bytes = reply.read(10_000)
+            status, said = reply.status, _shorten(reply.read(_MOST_READ))
     except urllib.error.HTTPError as error:
         with error:
-            said = error.read(10_000)
+            status, said = error.code, _shorten(error.read(_MOST_READ))
+    except http.client.HTTPException:
+        return _unready(f"what answers at {url} does not speak HTTP", _ANOTHER_ADDRESS)
+    except TimeoutError:
+        return _unready(f"{url} takes connections and does not answer within {PROBE_SECONDS:.0f} s", _LOOK_AT_LOG)
     except (OSError, ValueError) as error:
-        return f"it does not answer ({error})"
+        if isinstance(getattr(error, "reason", None), TimeoutError):
+            return _unready(f"{url} does not answer within {PROBE_SECONDS:.0f} s", _LOOK_AT_LOG)
+        fix = "start it with 'perdure gateway', or set PERDURE_GATEWAY_ADDRESS to its HOST:PORT"
+        return _unready(f"{url} does not answer ({error})", fix)
+    if said == "ready":
+        return Finding(check="gateway", ok=True, text=f"{url} is ready")
+    if said == "stopping":
+        return _unready(f"{url} is stopping", "wait until it has started again, or start another one")
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and said.startswith(("server: ", "store: ")):
+        return _unready(f"{url} runs and is not ready: {said}", "mend what it names: it is ready again by itself")
+    return _unready(f"what answers at {url} is no gateway (HTTP status {status})", _ANOTHER_ADDRESS)
+
+
+def _unready(text: str, fix: str) -> Finding:
+    return Finding(check="gateway", ok=False, text=text, fix=fix, code=ExitCode.UNREACHABLE)
+
+
+def _shorten(said: bytes) -> str:
     return " · ".join(said.decode(errors="replace").split("\n")).strip(" ·")
 
 
