@@ -95,8 +95,9 @@ async def write_until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
             except StoreUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise
-                text = f"{ReasonCode.RUNTIME_STORE_UNAVAILABLE}: {error}"
-                activity.logger.warning("waiting to store what is done: %s", text)
+                code = ReasonCode.RUNTIME_STORE_UNAVAILABLE
+                text = f"{code}: {error}"
+                activity.logger.warning("waiting to store what is done: %s", text, extra={"reason_code": code})
                 note(text)
                 await asyncio.sleep(pause.get(PAUSE).total_seconds())
             except _NAMED:

@@ -22,7 +22,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
-from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    PrometheusConfig,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
 
 from perdure import tracing
 from perdure.activities.telling.metrics import Metrics
@@ -33,9 +40,20 @@ from perdure.local_ports import HOST, find_free_port
 from perdure.log_levels import quiet_libraries
 from perdure.security.keyring import KEY_ID_FORM
 from perdure.security.redaction import mask_arguments, redact_text
+from perdure.worker.repeats import CORE, Repeats
 
 SDK_PAGE_SECONDS = 5.0
 """Longest time for the SDK's own metrics page."""
+
+LONGEST_FIELD = 1_000
+"""Characters of a value that the SDK's core tells beside a message."""
+
+_FORWARDING = LogForwardingConfig(
+    logger=logging.getLogger(CORE),
+    append_target_to_name=False,
+    prepend_target_on_message=False,
+    append_log_fields_to_message=False,
+)
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -116,14 +134,25 @@ def shorten(record: logging.LogRecord) -> bool:
     return True
 
 
+def unfold(record: logging.LogRecord) -> bool:
+    """Say what the SDK's core tells beside its message as JSON."""
+    told = vars(record).pop("temporal_log", None)
+    if told is not None:
+        record.target = told.target
+        record.fields = {name: str(value)[:LONGEST_FIELD] for name, value in told.fields.items()}
+    return True
+
+
 def configure_logging(level: str, secrets: frozenset[str]) -> None:
     """Send every log record to stderr as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(secrets))
+    handler.addFilter(Repeats())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.getLogger("temporalio.activity").addFilter(shorten)
+    logging.getLogger(CORE).addFilter(unfold)
     # They stand beside the message, as JSON; in it they would be what Python makes of a dictionary.
     activity.logger.activity_info_on_message = False
     workflow.logger.workflow_info_on_message = False
@@ -147,7 +176,9 @@ class SdkMetrics:
         self._address = f"{HOST}:{find_free_port()}"
         self.runtime = Runtime(
             telemetry=TelemetryConfig(
-                logging=LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR")),
+                logging=LoggingConfig(
+                    filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=_FORWARDING
+                ),
                 metrics=PrometheusConfig(
                     bind_address=self._address, durations_as_seconds=True, counters_total_suffix=True, unit_suffix=True
                 ),
