@@ -321,11 +321,15 @@ async def _do_nothing() -> None:
 
 
 def build_store_worker(
-    client: temporalio.client.Client, settings: Settings, store: Store, agents: Iterable[str] = ()
+    client: temporalio.client.Client,
+    settings: Settings,
+    store: Store,
+    agents: Iterable[str] = (),
+    definitions: Iterable[str] | None = None,
 ) -> Worker:
     """A worker that only tells, as a poller's identity, the store, keys, build, agents and roles of this process."""
-    keyring = codec_of(client.data_converter).keyring
-    told = WorkerStore.worker_store_of(store, settings.roles, keyring).with_agents(agents, build_of(settings))
+    told = WorkerStore.worker_store_of(store, settings.roles, codec_of(client.data_converter).keyring)
+    told = told.with_agents(agents, build_of(settings), definitions)
     return Worker(
         client,
         task_queue=store_queue(settings.task_queue),
@@ -416,7 +420,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             await tell_version(client, settings)
         if settings.routing.has(Role.TURNS) or settings.routing.has(Role.TOOLS):
             tell_long_tools(agents.values(), settings.shutdown_grace, settings.task_queue)
-        await stack.enter_async_context(build_store_worker(client, settings, store, agents))
+        digests = [agent.definition.digest() for agent in agents.values()]
+        await stack.enter_async_context(build_store_worker(client, settings, store, agents, digests))
         await _poll(workers, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
 

@@ -1,6 +1,9 @@
 """``perdure list`` and ``perdure agents``: the sessions, newest first, and the agents that workers have registered."""
 
+import asyncio
+import contextlib
 import difflib
+from collections import Counter
 from datetime import UTC, datetime
 
 import click
@@ -9,15 +12,23 @@ from perdure.cli.connection import with_store, with_views
 from perdure.cli.options import When
 from perdure.cli.output import print_json, print_table, show
 from perdure.cli.render import Line, Tone, clean, cost_of, duration, money, to_one_line
-from perdure.client import Cause
+from perdure.client import Cause, ClientError
+from perdure.client.agent_versions import AgentVersion, find_versions
+from perdure.client.connect import connect
 from perdure.client.read import Listed
 from perdure.client.session_lists import read_overview
+from perdure.client.worker_stores import PATIENCE_SECONDS, WorkerStore, worker_stores
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import CUSTOM_CODE, ReasonCode
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.waits import STUCK
+from perdure.settings import load_settings
 from perdure.store import Store
-from perdure.store.records import QueuedTurn, RegisteredAgent, SessionFilter, TurnGlance
+from perdure.store.agents import digests_by_name
+from perdure.store.records import QueuedTurn, SessionFilter, TurnGlance
+
+SHOWN_DIGITS = 8
+"""Digits of a definition's digest that tell versions apart for people."""
 
 HEADS = ("session", "turn", "state", "steps", "cost", "took", "began", "agent", "prompt")
 
@@ -147,25 +158,54 @@ def _row_of_queued(turn: QueuedTurn, now: datetime) -> tuple[str, ...]:
 
 
 @click.command("agents")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each agent.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each agent, and each version of it.")
 def agents_command(*, as_json: bool) -> None:
-    """List the agents that workers have registered in the store."""
+    """List the agents that workers have registered in the store.
 
-    async def main(store: Store) -> list[tuple[RegisteredAgent, AgentDefinition]]:
-        return [(agent, await store.definition(agent.definition)) for agent in await store.agents()]
+    While workers have several versions of an agent, as during a rollout, each version is listed, with its workers.
+    """
 
-    agents = with_store(main)
-    for agent, definition in agents:
+    async def main(store: Store) -> list[tuple[AgentVersion, AgentDefinition]]:
+        agents, kept = await store.agents(), await store.read("digests_by_name", digests_by_name)
+        told = [worker for worker in await _ask_workers() if worker.store == store.id]
+        found = find_versions(agents, kept, told)
+        return [(version, await store.definition(version.definition)) for version in found]
+
+    versions = with_store(main)
+    several = {name for name, count in Counter(version.agent.name for version, _ in versions).items() if count > 1}
+    for version, definition in versions:
+        tools = [tool.name for tool in definition.tools]
         if as_json:
-            called = {"label": definition.label, "tags": list(definition.tags)}
-            print_json({**agent.model_dump(mode="json"), **called})
+            told = {"model": definition.model, "description": definition.description, "tools": tools}
+            own = {**told, "definition": version.definition, "label": definition.label, "tags": list(definition.tags)}
+            where = {"workers": version.workers, "builds": version.builds}
+            print_json({**version.agent.model_dump(mode="json"), **own, **where})
             continue
         label = f" ({clean(definition.label)})" if definition.label else ""
-        show(Line(f"{agent.name}{label} · {agent.model} · seen {agent.seen_at:%Y-%m-%d %H:%M}", Tone.HEAD))
-        if agent.description:
-            show(Line(f"  {to_one_line(agent.description)}"))
+        number = f"version {version.definition[:SHOWN_DIGITS]} · " if definition.name in several else ""
+        show(Line(f"{definition.name}{label} · {definition.model} · {number}{_where(version)}", Tone.HEAD))
+        if definition.description:
+            show(Line(f"  {to_one_line(definition.description)}"))
         if definition.tags:
             show(Line(f"  tags: {clean(', '.join(definition.tags))}", Tone.QUIET))
-        show(Line(f"  tools: {', '.join(agent.tools) or 'none'}", Tone.QUIET))
-    if not agents and not as_json:
+        show(Line(f"  tools: {', '.join(tools) or 'none'}", Tone.QUIET))
+    if not versions and not as_json:
         click.echo("no agents yet; start a worker with 'perdure dev --agents MODULE'")
+
+
+def _where(version: AgentVersion) -> str:
+    """The workers that have a version, or when one was seen last."""
+    if version.workers:
+        count = f"{len(version.workers)} worker{'s' if len(version.workers) > 1 else ''}"
+        return f"{count} of build {clean(', '.join(version.builds))}" if version.builds else count
+    seen = f"seen {version.agent.seen_at:%Y-%m-%d %H:%M}"
+    return seen if version.workers is None else f"{seen}, and no worker has it now"
+
+
+async def _ask_workers() -> list[WorkerStore]:
+    """Ask the workers who they are; nobody if the server does not answer at once."""
+    with contextlib.suppress(ClientError, TimeoutError):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            temporal = await connect()
+        return await worker_stores(temporal, load_settings().task_queue)
+    return []

@@ -42,11 +42,13 @@ LONGEST_IDENTITY = 1_000
 """Bytes of an identity that the server takes."""
 
 MARK = 4
-"""Characters of an agent's mark: 24 bits of its name's hash. Where two names share one, the missing one waits."""
+"""Characters of the mark of an agent's name or definition: 24 bits of a hash. Where two share one, the missing one
+waits."""
 
 _IDENTITY = re.compile(
     r"(?P<worker>\S+)(?: keys=(?P<keys>\S+))? store=(?P<store>\w+) at (?P<address>.+?)"
-    r"(?: build=(?P<build>\S+))?(?: agents=(?P<agents>[\w-]*))?(?: roles=(?P<roles>[a-z,]+))?"
+    r"(?: build=(?P<build>\S+))?(?: agents=(?P<agents>[\w-]*))?(?: versions=(?P<versions>[\w-]*))?"
+    r"(?: roles=(?P<roles>[a-z,]+))?"
 )
 
 
@@ -62,6 +64,7 @@ class WorkerStore:
         keys: The keys of content in their order, each as ``ID.MARK``; ``plain`` is first if none encrypts.
         build: ``DEPLOYMENT.BUILD`` of a worker with a deployment version, else its build id; may be empty.
         agents: Marks of the names of its agents; None if it does not tell: an older release, or too many agents.
+        versions: Marks of the definitions of its agents; None if it does not tell.
     """
 
     worker: str
@@ -71,6 +74,7 @@ class WorkerStore:
     keys: tuple[str, ...] = ()
     build: str = ""
     agents: frozenset[str] | None = None
+    versions: frozenset[str] | None = None
 
     @classmethod
     def worker_store_of(cls, store: Store, roles: Iterable[str] = (), keyring: Keyring | None = None) -> "WorkerStore":
@@ -79,14 +83,26 @@ class WorkerStore:
         url = store.public_url[:LONGEST_ADDRESS]
         return cls(worker, store.id, url, frozenset(roles), marks_of(keyring))
 
-    def with_agents(self, names: Iterable[str], build: str) -> "WorkerStore":
-        """The same worker, with its build and the names of its agents if all of them find room."""
+    def with_agents(self, names: Iterable[str], build: str, definitions: Iterable[str] | None = None) -> "WorkerStore":
+        """The same worker, with its build, and the names and definitions of its agents as far as they find room.
+
+        Args:
+            names: The names of its agents.
+            build: Its build.
+            definitions: The digests of their definitions.
+        """
+        told = None if definitions is None else frozenset(map(_mark_of, definitions))
         named = replace(self, build="_".join(build.split()), agents=frozenset(map(_mark_of, names)))
-        return named if len(named.identity.encode()) <= LONGEST_IDENTITY else replace(named, agents=None)
+        shorter = (replace(named, versions=told), named, replace(named, agents=None))
+        return next((worker for worker in shorter if len(worker.identity.encode()) <= LONGEST_IDENTITY), shorter[-1])
 
     def has(self, agent: str) -> bool | None:
         """Whether the worker has the agent of a name; None if it does not tell its agents."""
         return None if self.agents is None else _mark_of(agent) in self.agents
+
+    def has_version(self, definition: str) -> bool | None:
+        """Whether the worker has the definition of a digest; None if it does not tell its definitions."""
+        return None if self.versions is None else _mark_of(definition) in self.versions
 
     @classmethod
     def parse(cls, identity: str) -> "WorkerStore | None":
@@ -95,10 +111,10 @@ class WorkerStore:
         if found is None:
             return None
         roles = (found["roles"] or "").split(",")
-        keys, told = tuple(found["keys"].split(",")) if found["keys"] else (), found["agents"]
-        agents = None if told is None else frozenset(told[at : at + MARK] for at in range(0, len(told), MARK))
-        served = frozenset(filter(None, roles))
-        return cls(found["worker"], found["store"], found["address"], served, keys, found["build"] or "", agents)
+        keys = tuple(found["keys"].split(",")) if found["keys"] else ()
+        agents, versions = _marks_in(found["agents"]), _marks_in(found["versions"])
+        served, build = frozenset(filter(None, roles)), found["build"] or ""
+        return cls(found["worker"], found["store"], found["address"], served, keys, build, agents, versions)
 
     @property
     def identity(self) -> str:
@@ -107,15 +123,20 @@ class WorkerStore:
         keys = f" keys={','.join(self.keys)}" if self.keys else ""
         build = f" build={self.build}" if self.build else ""
         agents = "" if self.agents is None else f" agents={''.join(sorted(self.agents))}"
+        versions = "" if self.versions is None else f" versions={''.join(sorted(self.versions))}"
         # The release before reads all of this that it does not know as a part of the address, which it only shows.
-        return f"{self.worker}{keys} store={self.store} at {self.address}{build}{agents}{roles}"
+        return f"{self.worker}{keys} store={self.store} at {self.address}{build}{agents}{versions}{roles}"
 
     def __str__(self) -> str:
         return f"{self.address} (id {self.store[:SHOWN_ID]})"
 
 
-def _mark_of(agent: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(agent.encode()).digest())[:MARK].decode()
+def _mark_of(told: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(told.encode()).digest())[:MARK].decode()
+
+
+def _marks_in(told: str | None) -> frozenset[str] | None:
+    return None if told is None else frozenset(told[at : at + MARK] for at in range(0, len(told), MARK))
 
 
 def marks_of(keyring: Keyring | None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The agents that workers have loaded, and the frozen definitions of turns, by their hashes."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, bindparam, select
@@ -13,6 +13,11 @@ from perdure.store.records import RegisteredAgent
 from perdure.store.schema import insert_into, upsert
 
 _DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
+_DIGESTS = (
+    select(schema.definitions.c.name, schema.definitions.c.hash)
+    .join(schema.agents, schema.agents.c.name == schema.definitions.c.name)
+    .order_by(schema.definitions.c.created_at.desc(), schema.definitions.c.hash)
+)
 _AGENTS = select(schema.agents).order_by(schema.agents.c.name)
 
 
@@ -60,6 +65,14 @@ def agents(connection: Connection) -> tuple[RegisteredAgent, ...]:
         )
         for row in connection.execute(_AGENTS)
     )
+
+
+def digests_by_name(connection: Connection) -> Mapping[str, Sequence[str]]:
+    """The digests of all kept definitions with the name of an agent that a worker has loaded, the newest first."""
+    found: dict[str, list[str]] = {}
+    for name, digest in connection.execute(_DIGESTS):
+        found.setdefault(name, []).append(digest)
+    return found
 
 
 def definition(connection: Connection, digest: str) -> AgentDefinition:

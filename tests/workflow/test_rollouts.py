@@ -1,7 +1,8 @@
 """A rollout that adds an agent or a delegate, and its roll-back: what a worker lacks waits for one that has it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -36,7 +37,8 @@ async def polling(house: House, *agents: Agent) -> AsyncIterator[None]:
         return any(all(worker.has(name) for name in names) for worker in found)
 
     own = await temporalio.client.Client.connect(house.server.address, data_converter=DATA_CONVERTER)  # one a worker
-    telling = build_store_worker(own, house.settings, house.store, names)
+    digests = [agent.definition.digest() for agent in agents]
+    telling = build_store_worker(own, house.settings, house.store, names, digests)
     async with house.worker(*agents, client=own), telling:
         await eventually(told)
         yield
@@ -51,6 +53,22 @@ async def standing(house: House) -> TurnWait:
 
     wait: TurnWait = await eventually(there, 40.0)
     return wait
+
+
+async def test_both_versions_of_an_agent_are_listed_while_workers_of_both_poll(house: House) -> None:
+    old, new = (Agent(name="tester", model="openai/scripted", description=text) for text in ("old", "new"))
+
+    async def listed() -> dict[str, int]:
+        lines = [json.loads(line) for line in (await told("agents", "--json")).splitlines()]
+        return {line["description"]: len(line["workers"]) for line in lines}
+
+    async with polling(house, old), polling(house, new):
+        await eventually(lambda: both(listed))
+        assert f"tester · openai/scripted · version {old.definition.digest()[:8]} · 1 worker" in await told("agents")
+
+
+async def both(listed: Callable[[], Awaitable[dict[str, int]]]) -> bool:
+    return await listed() == {"new": 1, "old": 1}
 
 
 async def told(*arguments: str) -> str:
