@@ -250,6 +250,12 @@ class Fleet:
 
         await eventually(taken, PATIENCE)
 
+    async def see_end(self, job: Job) -> None:
+        """Read the job's events to the end of its last turn; nothing is wrong with the fleet any more."""
+        calm = asyncio.Event()
+        calm.set()
+        await self._follow(job, calm)
+
     async def _follow(self, job: Job, calm: asyncio.Event) -> None:
         """Read the job's events to its end, over as many connections as it takes; patience begins when it is calm."""
         deadline = math.inf
