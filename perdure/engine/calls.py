@@ -309,13 +309,23 @@ def _with_todos(state: TurnState) -> TurnState:
     others = replace(state.calls, own=tuple(call for call in state.calls.own if call not in mine))
     state = replace(state, todos=todos, calls=others)
     state = _with_own_results(state, mine, _in_one_payload(outcomes)).with_decided(*events)
-    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    return state if state.calls.own else _with_row(state, mine, [outcome.error for outcome in state.calls.outcomes])
+
+
+def _with_row(state: TurnState, mine: Sequence[PlannedCall], came: Sequence[ErrorDetail | None]) -> TurnState:
+    """Count an answer whose calls the workflow alone carries out, once all of them have come to something.
+
+    Args:
+        state: The turn.
+        mine: The calls that were carried out last.
+        came: The error of each call, also of refused ones; None begins the row anew.
+    """
     # People may approve a call long after the others of its answer have helped.
     is_late = any(call.approval is not None for call in mine)
-    helps = bool(state.calls.own) or any(outcome.error is None for outcome in state.calls.outcomes)
-    if not errors or is_late or helps or state.has_open_calls:
+    if is_late or not state.policy.most_refused or not state.calls.own_only or state.has_open_calls:
         return state
-    return with_refused(state, errors) if state.policy.most_refused else state
+    errors = [error for error in came if error is not None]
+    return with_refused(state, errors) if len(errors) == len(came) else replace(state, tool_errors_in_row=0)
 
 
 def _changed(todos: tuple[Todo, ...], call: object) -> tuple[Todo, ...]:
@@ -356,20 +366,29 @@ def list_todos(todos: Sequence[Todo], *, only_open: bool = False) -> str:
 def _with_completion(state: TurnState) -> TurnState:
     """Carry out the calls that may end the turn, in the model's order. Every other call has its result by now."""
     outcomes: list[ToolOutcome] = []
+    came = [outcome.error for outcome in state.calls.outcomes]
     ending, completing = state.ending, state.completing
     is_open = any(not todo.completed for todo in state.todos)
     for call in state.calls.own:
         if isinstance(call.builtin, AttemptCompletion) and is_open:
             outcomes.append(_result(call, list_todos(state.todos, only_open=True)))
+            came.append(_not_completed(call, "todos are open"))
             continue
         outcomes.append(_result(call, "finished"))
         if isinstance(call.builtin, FinishCall) or state.calls.has_text:
             ending = Ending(stop_reason=StopReason.FINISHED)
         else:
             completing = True
+            came.append(_not_completed(call, "no text came, which is the result"))
     mine = state.calls.own
     state = replace(state, calls=replace(state.calls, own=()), ending=ending, completing=completing)
-    return _with_own_results(state, mine, outcomes)
+    state = _with_own_results(state, mine, outcomes)
+    return state if ending is not None else _with_row(state, mine, came)
+
+
+def _not_completed(call: PlannedCall, why: str) -> ErrorDetail:
+    message = f"{call.tool} did not complete the work: {why}"
+    return ErrorDetail(code=ReasonCode.TOOL_INVALID_INPUT, title=call.tool, message=message)
 
 
 def outcomes_of_unrun(calls: Calls) -> tuple[ToolOutcome, ...]:

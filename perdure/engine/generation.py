@@ -83,6 +83,7 @@ def with_answer(state: TurnState, answer: Generation) -> TurnState:
             outcomes=tuple(calls.failed_outcome(call.call_id, error) for call, error in refused),
             unknown_tool=calls.unknown_tool_error(state, answer),
             has_text=bool(answer.preview.strip()),
+            own_only=all(call.is_own for call in allowed),
         ),
         tool_turns=state.tool_turns + bool(answer.calls),
         failures_in_row=state.failures_in_row + 1 if failed else 0,

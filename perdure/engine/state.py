@@ -67,6 +67,7 @@ class Calls:
         outcomes: Results that no activity has recorded.
         unknown_tool: A call of a tool that does not exist, if it ends the turn once the pending tools have results.
         has_text: Whether the answer had text.
+        own_only: Whether no call runs but those that the workflow carries out itself.
     """
 
     ids: tuple[str, ...] = ()
@@ -78,6 +79,7 @@ class Calls:
     outcomes: tuple[ToolOutcome, ...] = ()
     unknown_tool: ErrorDetail | None = None
     has_text: bool = False
+    own_only: bool = False
 
     def with_outcomes(self, outcomes: Sequence[ToolOutcome]) -> "Calls":
         """The calls with more results that no activity has recorded."""

@@ -24,6 +24,15 @@ def look() -> str:
     return "seen"
 
 
+@tool(catch=True)
+def stumble() -> str:
+    """Stumble."""
+    raise ValueError("no")
+
+
+ATTEMPT: dict[str, Any] = {"completion": "attempt_completion"}
+
+
 def agent(**settings: Any) -> Agent:
     return Agent(**{"name": "tester", "model": "openai/scripted", "tools": [pay, look], **settings})
 
@@ -41,6 +50,18 @@ REFUSED: dict[str, tuple[Reply, dict[str, Any], str]] = {
     "a todo and an unknown one": (
         call(("wrok", {}), ("todo", {"completed": [9]})),
         {"tools": [todo]},
+        "tool.invalid_input",
+    ),
+    "an attempt without text": (call(("attempt_completion", {})), ATTEMPT, "tool.invalid_input"),
+    "an attempt and an unknown one": (call(("wrok", {}), ("attempt_completion", {})), ATTEMPT, "tool.invalid_input"),
+    "an attempt and a failing tool": (
+        call(("attempt_completion", {}), ("stumble", {})),
+        {"tools": [stumble], **ATTEMPT},
+        "tool.execution_error",
+    ),
+    "an attempt and a todo that is not there": (
+        call(("attempt_completion", {}), ("todo", {"completed": [9]})),
+        ATTEMPT,
         "tool.invalid_input",
     ),
     "several": (call(("wrok", {}), ("pay", {"amount": "much"})), {}, "tool.invalid_input"),
@@ -69,3 +90,22 @@ async def test_a_call_that_is_carried_out_begins_the_count_anew(run: Run) -> Non
     answers = [unknown] * 9 + [helped] + [unknown] * 9 + [say("done")]
     result = await run(agent(), *answers)
     assert (result["stop_reason"], result["steps"]) == ("finished", 20)
+
+
+async def test_an_attempt_at_completion_while_todos_are_open_is_refused_too(run: Run) -> None:
+    listed, attempt = call(("todo", {"new_titles": ["look"]})), call(("attempt_completion", {}), text="done")
+    result = await run(agent(**ATTEMPT), listed, *[attempt] * 20)
+    assert (result["stop_reason"], result["reason_code"], result["steps"]) == ("error", "tool.invalid_input", 11)
+    assert result["error"].endswith(
+        "of attempt_completion: attempt_completion did not complete the work: todos are open"
+    )
+
+
+async def test_what_a_todo_changes_begins_the_count_anew(run: Run) -> None:
+    """A list of many todos, and an attempt after each of them."""
+    attempt = call(("attempt_completion", {}), text="done")
+    completed = [call(("todo", {"completed": [place]})) for place in range(12)]
+    listed = call(("todo", {"new_titles": [f"todo {place}" for place in range(12)]}), ("attempt_completion", {}))
+    answers = [listed, *(answer for one in completed for answer in (attempt, one)), attempt]
+    result = await run(agent(**ATTEMPT), *answers)
+    assert (result["stop_reason"], result["output"], result["steps"]) == ("finished", "done", len(answers))
