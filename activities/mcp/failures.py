@@ -90,7 +90,7 @@ def _describe_data(data: object) -> str:
     """The details of a protocol error, cut; servers put the cause there."""
     if data is None or data in ("", [], {}):
         return ""
-    text = data if isinstance(data, str) else to_json(data, inf_nan_mode="constants").decode()
+    text = data if isinstance(data, str) else to_json(data, inf_nan_mode="strings").decode()
     return f" ({text if len(text) <= DATA_CHARACTERS else text[:DATA_CHARACTERS] + '…'})"
 
 

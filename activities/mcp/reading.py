@@ -20,7 +20,7 @@ from mcp_types.methods import parse_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from perdure.contracts.values import describe_mistake, replace_surrogates
+from perdure.contracts.values import JsonValue, describe_mistake, replace_surrogates, spell_json
 
 Json = dict[str, Any]
 
@@ -157,7 +157,11 @@ def _mend_error(error: object) -> Json:
 
 
 def _one_line(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)[:_SHOWN]
+    return (
+        value
+        if isinstance(value, str)
+        else json.dumps(spell_json(cast("JsonValue", value)), ensure_ascii=False)[:_SHOWN]
+    )
 
 
 def _with_whole_characters(value: Any) -> Any:  # noqa: ANN401 - raw JSON
@@ -303,7 +307,7 @@ def _read_block(block: object, version: str) -> Json:
     if kind == "text":
         text = given.get("text")
         return _word("[a block of text without text]" if text is None else _one_line(text))
-    shown = json.dumps(plain, ensure_ascii=False)
+    shown = json.dumps(spell_json(plain), ensure_ascii=False)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
     return _word(f"[a block of type {kind!r} that cannot be read: {shown}]")
 

@@ -68,7 +68,7 @@ def read_result(result: CallToolResult, call_id: str) -> CallResult:
         parts = [_read_block(block, attachments) for block in result.content]
     else:
         parts = [_read_block(block, attachments) for block in blocks]
-        parts.append(to_json(structured, inf_nan_mode="constants").decode())
+        parts.append(to_json(structured, inf_nan_mode="strings").decode())
     parts += [meta[MARK]] if MARK in meta else []
     text = replace_surrogates("\n".join(parts))
     if result.is_error:

@@ -45,7 +45,7 @@ from perdure.contracts.agents import (
     Skill,
     StreamMode,
     ToolMode,
-    check_credentials,
+    check_params,
 )
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.conditions import StopConditions
@@ -58,6 +58,7 @@ from perdure.contracts.retries import Fallback, RetryPolicy, check_model
 from perdure.contracts.tools import Completion, ToolDeclaration
 from perdure.contracts.values import (
     JsonValue,
+    Schema,
     Value,
     describe_mistake,
     find_repeated,
@@ -172,7 +173,7 @@ class Agent(Value):
     tool_mode: ToolMode = "auto"
     budgets: Annotated[Budgets, refuse_unknown_fields(Budgets)] = Budgets()
     compaction: Annotated[Compaction, refuse_unknown_fields(Compaction)] = Compaction()
-    output_schema: dict[str, JsonValue] | None = None
+    output_schema: Schema | None = None
     output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
     interactive: Interactive = "wait"
     approvals: Annotated[ApprovalPolicy, refuse_unknown_fields(ApprovalPolicy)] = ApprovalPolicy()
@@ -261,7 +262,7 @@ class Agent(Value):
     @field_validator("generate_params")
     @classmethod
     def _credentials_are_not_written_out(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        check_credentials(value)
+        check_params(value)
         return value
 
     @field_validator("fallback_models")
@@ -269,7 +270,7 @@ class Agent(Value):
     def _nor_are_those_of_fallbacks(cls, value: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
         for fallback in value:
             try:
-                check_credentials(fallback.generate_params or {})
+                check_params(fallback.generate_params or {})
             except ValueError as error:
                 raise ValueError(f"{fallback.model}: {error}") from None
         return value

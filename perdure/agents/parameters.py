@@ -22,7 +22,7 @@ from perdure.agents.schemas import GivenUpError, check_schema, watch
 from perdure.contracts.exceptions import print_error
 from perdure.contracts.plain import to_plain
 from perdure.contracts.tools import ToolDeclaration
-from perdure.contracts.values import JsonValue
+from perdure.contracts.values import SPELLED, JsonValue
 
 if TYPE_CHECKING:
     from griffe import DocstringSection
@@ -185,11 +185,8 @@ def draw_iterators(value: object) -> object:
 def spell_numbers(value: object) -> object:
     """The value with a text in place of each number that JSON does not have: NaN, Infinity, -Infinity."""
     if type(value) is float:
-        return value if math.isfinite(value) else _SPELLED.get(value, "NaN")
+        return value if math.isfinite(value) else SPELLED.get(value, "NaN")
     return value if type(value) in _PLAIN else _with_parts(value, spell_numbers)
-
-
-_SPELLED = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def _with_parts(value: object, change: Callable[[object], object]) -> object:
@@ -291,7 +288,9 @@ def signature_of(body: Callable[..., object], name: str, needs: Needs) -> Signat
             # Field names are our own, the alias is the parameter's: a parameter may be called "copy" or "_x".
             fields[f"argument_{index}"] = _field(hint, parameter, texts.get(parameter.name))
     with _json_types(name):
-        sent = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        sent = create_model(
+            f"{name}_arguments", __config__=ConfigDict(extra="forbid", ser_json_inf_nan="strings"), **fields
+        )
         schema = without_keyword("title", sent.model_json_schema(by_alias=True))
     returns = return_value_of(hints.get("return", Any), name)
     return Signature(description, sent, schema, context, tuple(needed), returns)

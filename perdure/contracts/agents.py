@@ -19,7 +19,7 @@ from perdure.contracts.input_requests import ApprovalPolicy, Interactive
 from perdure.contracts.retention import Retention
 from perdure.contracts.retries import Fallback, RetryPolicy, check_no_address
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
-from perdure.contracts.values import Authored, JsonValue, Value, find_repeated, replace
+from perdure.contracts.values import Authored, JsonValue, Schema, Value, find_repeated, replace, spell_json
 
 
 class Skill(Value):
@@ -117,12 +117,16 @@ def with_where(params: Mapping[str, JsonValue], change: Callable[[str], str]) ->
     return {name: _map_texts(value, change) if is_destination(name) else value for name, value in params.items()}
 
 
-def check_credentials(params: Mapping[str, JsonValue]) -> None:
-    """Refuse a credential that is written out: definitions are stored.
+def check_params(params: Mapping[str, JsonValue]) -> None:
+    """Refuse a credential that is written out, since definitions are stored, and a number that JSON does not have.
 
     Raises:
-        ValueError: There is one; the message does not show it.
+        ValueError: There is one; the message does not show the credential.
     """
+    for name, value in params.items():
+        if spell_json(value) != value:
+            msg = f"{name} has a number that is NaN or infinite, which no provider takes; leave it out"
+            raise ValueError(msg)
     for name, text, _ in texts_that_say_where(params):
         rest = REFERENCE.sub("", text)
         written = is_credential(name) and _WORD.search(rest) and not _FILE.fullmatch(text)
@@ -321,7 +325,7 @@ class AgentDefinition(Value):
     tool_mode: ToolMode = "auto"
     budgets: Budgets = Budgets()
     compaction: Compaction = Compaction()
-    output_schema: dict[str, JsonValue] | None = None
+    output_schema: Schema | None = None
     output_corrections: int = Field(default=0, ge=0, le=MAX_CORRECTIONS)
     interactive: Interactive = "wait"
     approvals: ApprovalPolicy = ApprovalPolicy()

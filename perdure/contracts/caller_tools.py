@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 
 from perdure.contracts.input_requests import LONGEST_EXPIRY
 from perdure.contracts.tools import CALLER_REFERENCE, DEFAULT_CALLER_TIMEOUT, WIRE_NAME_PATTERN, ToolDeclaration
-from perdure.contracts.values import JsonValue, Value, find_repeated
+from perdure.contracts.values import JsonValue, Schema, Value, find_repeated
 
 MOST_CALLER_TOOLS = 64
 """Most tools that a start request may bring."""
@@ -38,7 +38,7 @@ class CallerTool(Value):
 
     name: str = Field(pattern=WIRE_NAME_PATTERN)
     description: str = Field(default="", max_length=10_000)
-    parameters: dict[str, JsonValue] = NO_ARGUMENTS
+    parameters: Schema = NO_ARGUMENTS
     timeout: timedelta = Field(default=DEFAULT_CALLER_TIMEOUT, gt=timedelta(0), le=LONGEST_EXPIRY)
     masked: tuple[str, ...] = ()
 

@@ -18,7 +18,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.ids import delegate_session
 from perdure.contracts.input_requests import InputReceipt, Need, request_id_of
 from perdure.contracts.server_questions import ServerAnswer, ServerQuestion
-from perdure.contracts.values import JsonValue, Tagged, Value
+from perdure.contracts.values import JsonValue, Schema, Tagged, Value
 
 MAX_TODOS = 100
 """Most todos of a session; the whole list travels in payloads."""
@@ -297,7 +297,7 @@ class ToolDeclaration(Value):
 
     name: str = Field(pattern=WIRE_NAME_PATTERN)
     description: str
-    parameters: dict[str, JsonValue]
+    parameters: Schema
     reference: str
     timeout: timedelta = Field(default=DEFAULT_TOOL_TIMEOUT, gt=timedelta(0))
     idempotent: bool = False
@@ -307,7 +307,7 @@ class ToolDeclaration(Value):
     task_queue: str | None = None
     masked: tuple[str, ...] = ()
     interactive: bool = False
-    answer: dict[str, JsonValue] | None = None
+    answer: Schema | None = None
     runs: Runs = Field(default="worker", exclude_if=lambda runs: runs == "worker")
     requires_approval: bool = False
     pinned: bool = False

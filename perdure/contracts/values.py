@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import sys
 import unicodedata
@@ -361,6 +362,27 @@ def json_object(text: str | bytes) -> dict[str, JsonValue]:
         msg = "a number is NaN or infinite, which JSON does not have"
         raise ValueError(msg) from None
     return value
+
+
+def spell_json(value: JsonValue) -> JsonValue:
+    """The value with a text in place of each number that JSON does not have: NaN, Infinity, -Infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else SPELLED.get(value, "NaN")
+    if isinstance(value, dict):
+        return {name: spell_json(inner) for name, inner in value.items()}
+    return [spell_json(inner) for inner in value] if isinstance(value, list) else value
+
+
+SPELLED: Mapping[float, str] = {math.inf: "Infinity", -math.inf: "-Infinity"}
+"""Infinite numbers as texts."""
+
+
+def _spell_schema(schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: spell_json(inner) for name, inner in schema.items()}
+
+
+Schema = Annotated[dict[str, JsonValue], AfterValidator(_spell_schema)]
+"""A JSON schema. A number that JSON does not have, such as a default of Python's, is a text in it."""
 
 
 def is_like(name: str, pattern: str) -> bool:
