@@ -16,8 +16,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.errors import error_of_missing_version, permanent, redact_and_cut, runtime_error
 from perdure.activities.heartbeat import note_spent
 from perdure.activities.store_access import store_failures, write_until_stored
-from perdure.activities.toolbox.lanes import wait_within
-from perdure.activities.toolbox.runner import Bodies, CallContext
+from perdure.activities.toolbox.runner import CallContext
 from perdure.agents import skills
 from perdure.agents.agent import Agent, AgentDefinitionError, dedent_instructions
 from perdure.agents.context import ToolUnavailableError
@@ -33,6 +32,8 @@ from perdure.contracts.turn_context import TurnContext, describe_strange_variabl
 from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
 from perdure.contracts.values import JsonValue, replace
 from perdure.contracts.waits import MissingVersion
+from perdure.lanes.bodies import Bodies
+from perdure.lanes.lanes import wait_within
 from perdure.llm.instructions import PlaceholderError, fill_in
 from perdure.store import Store
 from perdure.store.records import TurnBefore

@@ -25,7 +25,6 @@ from perdure.activities.heartbeat import keep_beating, note_kept, note_spent
 from perdure.activities.parts import ActivityParts
 from perdure.activities.secrets import with_masked_results
 from perdure.activities.store_access import store_failures, write_until_stored
-from perdure.activities.toolbox.lanes import wait_within
 from perdure.activities.toolbox.output import call_key
 from perdure.activities.toolbox.runner import CodeContext
 from perdure.agents.hooks import Hook, HookContext, HookedEvent, StepEnd
@@ -63,6 +62,7 @@ from perdure.contracts.messages import Message
 from perdure.contracts.names import Activity
 from perdure.contracts.plain import to_plain
 from perdure.contracts.waits import MissingVersion
+from perdure.lanes.lanes import wait_within
 from perdure.security.redaction import without_known
 from perdure.store import StepRecord
 

@@ -14,9 +14,9 @@ from perdure.activities.recordings import Recordings
 from perdure.activities.telling.metrics import Metrics
 from perdure.activities.telling.notifications import Notifications
 from perdure.activities.telling.traces import Traces
-from perdure.activities.toolbox.runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.agents.data import InlineAgents
+from perdure.lanes.bodies import Bodies
 from perdure.store import Store
 
 

@@ -33,7 +33,6 @@ from perdure.activities.recordings import FixtureMissingError
 from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.telling.traces import ToolSpan
 from perdure.activities.toolbox.claims import Attempt, Body, Claims, RunningCalls, hidden_of
-from perdure.activities.toolbox.lanes import wait_within
 from perdure.activities.toolbox.output import (
     NotApprovedError,
     artifact_of_output,
@@ -65,6 +64,7 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import replace
 from perdure.contracts.waits import MissingVersion
+from perdure.lanes.lanes import wait_within
 from perdure.llm.tool_output import (
     OFFLOAD_CHARACTERS,
     CallResult,

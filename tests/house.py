@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -26,17 +27,18 @@ from perdure.activities.mcp.servers import McpServers
 from perdure.activities.secrets import secret_values
 from perdure.activities.telling.metrics import Metrics
 from perdure.activities.telling.traces import Traces
-from perdure.activities.toolbox.runner import Bodies
 from perdure.agents.data import InlineAgents, Registered
 from perdure.cli.server import EmbeddedServer
 from perdure.client import Client, NoWorkerError
 from perdure.client.encryption import open_store
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.queues import Role
+from perdure.lanes.bodies import Bodies
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.testing import ScriptedProvider
-from perdure.worker.app import Parts, build_pinned_worker, build_workers, make_mcp_servers
+from perdure.worker.agents import Loaded
+from perdure.worker.app import build_pinned_worker, build_workers, open_parts
 from tests.forked import Forked, forked_worker
 from tests.new_store import make_sqlite
 from tests.sandbox import strict_runner
@@ -147,37 +149,30 @@ class House:
     ) -> AsyncIterator[None]:
         """A worker in this process, under the strict sandbox; ``inline`` allows agents in start requests."""
         await self.store.register_agents([agent.definition for agent in agents])
-        bodies = Bodies(8)
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry, tenants=True)
-        mcp = self.mcp = make_mcp_servers(agents, secret_values(agents, os.environ), self.metrics)
-        parts = Parts(
-            store=self.store,
-            agents={agent.name: agent for agent in agents},
-            metrics=self.metrics,
-            bodies=bodies,
-            secrets=secret_values(agents, os.environ),
-            search_attributes=client is None,
-            fail_workflows=fail_workflows,
-            mcp=mcp,
-            inline=InlineAgents(Registered(agents), [agent.name for agent in agents]) if inline else None,
-            traces=traces or Traces(),
-        )
-        pinned = build_pinned_worker(client or self.temporal, self.settings, parts)
-        try:
-            async with AsyncExitStack() as stack:
-                if pinned is not None:
-                    await stack.enter_async_context(pinned)
-                for worker in build_workers(client or self.temporal, self.settings, parts, runner or strict_runner()):
-                    if worker._workflow_worker is not None:
-                        worker._workflow_worker._deadlock_timeout_seconds = int(WAIT_SECONDS)  # busy is not stuck
-                    await stack.enter_async_context(worker)
-                if client is None and self.settings.routing.has(Role.TURNS):
-                    await eventually(self._polled)  # commands refuse to start what no worker would take
-                yield
-        finally:
-            await mcp.close()
-            bodies.close()
+        loaded = Loaded({agent.name: agent for agent in agents}, Registered(agents))
+        secrets, bodies = secret_values(agents, os.environ), Bodies(8)
+        opening = open_parts(self.settings, self.store, loaded, self.metrics, secrets=secrets, bodies=bodies)
+        async with AsyncExitStack() as stack:
+            parts = dataclasses.replace(
+                await stack.enter_async_context(opening),
+                search_attributes=client is None,
+                fail_workflows=fail_workflows,
+                inline=InlineAgents(loaded.registered, list(loaded.agents)) if inline else None,
+                traces=traces or Traces(),
+            )
+            self.mcp = parts.mcp
+            pinned = build_pinned_worker(client or self.temporal, self.settings, parts)
+            if pinned is not None:
+                await stack.enter_async_context(pinned)
+            for worker in build_workers(client or self.temporal, self.settings, parts, runner or strict_runner()):
+                if worker._workflow_worker is not None:
+                    worker._workflow_worker._deadlock_timeout_seconds = int(WAIT_SECONDS)  # busy is not stuck
+                await stack.enter_async_context(worker)
+            if client is None and self.settings.routing.has(Role.TURNS):
+                await eventually(self._polled)  # commands refuse to start what no worker would take
+            yield
 
     async def _polled(self) -> bool:
         try:

@@ -11,13 +11,13 @@ import uvloop
 
 from perdure.activities.mcp.references import names_needed
 from perdure.activities.secrets import secret_values
-from perdure.activities.toolbox.printing import log_what_code_prints
 from perdure.agents.agent import Agent, AgentDefinitionError
 from perdure.agents.environment import UnmetNeedError
 from perdure.agents.tool import ToolDefinitionError
 from perdure.client.errors import KeysMismatchError, ServerUnreachableError, TemporalConfigError
 from perdure.contracts.agents import names_of_call
 from perdure.contracts.queues import Role
+from perdure.lanes.printing import log_what_code_prints
 from perdure.libraries import (
     LibraryMismatchError,
     check_libraries,

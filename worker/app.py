@@ -10,9 +10,9 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -44,7 +44,6 @@ from perdure.activities.telling.metrics import Metrics
 from perdure.activities.telling.notifications import Notifications
 from perdure.activities.telling.store_gauges import McpCollector, StoreCollector
 from perdure.activities.telling.traces import Traces
-from perdure.activities.toolbox.runner import Bodies
 from perdure.activities.tools import ToolActivities
 from perdure.activities.webhooks import WebhookActivity
 from perdure.agents.agent import Agent
@@ -66,12 +65,13 @@ from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
 from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
 from perdure.contracts.webhooks import Egress, Notify
+from perdure.lanes.bodies import Bodies
 from perdure.libraries import settle_heap
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.tracing import Tracing
-from perdure.worker.agents import tell_long_tools
+from perdure.worker.agents import Loaded, tell_long_tools
 from perdure.worker.fleet_figures import FleetFigures
 from perdure.worker.nexus import NexusService
 from perdure.worker.polling import Polling
@@ -142,6 +142,45 @@ class Activities:
     send_scheduled: Callable[[Knock], Awaitable[Knocked]]
     sweep_retention: Callable[[SweepSlice], Awaitable[Swept]]
     call_tool: Callable[[Sequence[RawValue]], Awaitable[ToolOutcome]]
+
+
+@asynccontextmanager
+async def open_parts(
+    settings: Settings,
+    store: Store,
+    loaded: Loaded,
+    metrics: Metrics,
+    *,
+    secrets: frozenset[str],
+    bodies: Bodies | None = None,
+) -> AsyncIterator[Parts]:
+    """Make the parts of a worker with these agents, and close them at the end; a turn in memory has the same ones.
+
+    Args:
+        settings: The settings.
+        store: The store.
+        loaded: The agents.
+        metrics: The metrics, which also count calls of MCP servers and connections after broken ones.
+        secrets: Secret values that no text may show.
+        bodies: Where authors' code runs, if not on threads and loops of this worker's own.
+    """
+    agents = loaded.agents
+    bodies = Bodies(settings.tool_threads) if bodies is None else bodies
+    mcp = McpServers(agents.values(), secrets, told=McpTold(metrics.note_mcp_call, metrics.note_mcp_reconnect))
+    try:
+        yield Parts(
+            store=store,
+            agents=agents,
+            metrics=metrics,
+            bodies=bodies,
+            secrets=secrets,
+            search_attributes=settings.search_attributes == "on",
+            mcp=mcp,
+            inline=InlineAgents(loaded.registered, agents) if settings.allow_inline_agents else None,
+        )
+    finally:
+        await mcp.close()
+        bodies.close()
 
 
 def make_activities(
@@ -227,13 +266,18 @@ def build_workers(
 
 
 def _make_activities(settings: Settings, parts: Parts) -> Activities:
-    """The activities of a worker with these settings, which are read here for whoever made the parts."""
+    """The activities of a worker with these settings."""
     # Other keys' calls, tools and bookkeeping need room beside the calls that wait.
     gates = Gates(parts.metrics, room=settings.max_activities // WAITING_SHARE, store=parts.store)
     recordings = Recordings(
         mode=settings.recording_mode, folder=settings.recordings, store=parts.store, secrets=parts.secrets
     )
-    settled = dataclasses.replace(
+    return make_activities(settle(settings, parts), recordings, gates)
+
+
+def settle(settings: Settings, parts: Parts) -> Parts:
+    """The parts with what follows from the settings alone, whoever made the parts."""
+    return dataclasses.replace(
         parts,
         send=sender(settings),
         egress=settings.egress,
@@ -244,7 +288,6 @@ def _make_activities(settings: Settings, parts: Parts) -> Activities:
         tenant_variables=settings.tenant_variables,
         seeds=DELEGATE_IDS not in settings.held_patches,
     )
-    return make_activities(settled, recordings, gates)
 
 
 def _interceptors(parts: Parts) -> Sequence[Interceptor]:
@@ -390,26 +433,14 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         stack.callback(own.unregister, fleet)
         await store.register_agents([agent.definition for agent in agents.values()])
         await ensure_sweeps(client, settings.task_queue, agents.values(), store)
-        bodies = Bodies(settings.tool_threads)
-        stack.callback(bodies.close)
         secrets = secret_values(agents.values(), os.environ)
+        loaded = Loaded(dict(agents), registered)
+        parts = await stack.enter_async_context(open_parts(settings, store, loaded, metrics, secrets=secrets))
         if (tracing := Tracing.started("perdure-worker", lambda text: redact_text(text, secrets))) is not None:
             stack.push_async_callback(asyncio.to_thread, tracing.close)
-        mcp = make_mcp_servers(agents.values(), secrets, metrics)
-        stack.push_async_callback(mcp.close)
+        mcp, parts = parts.mcp, dataclasses.replace(parts, traces=Traces(tracing))
         own.register(McpCollector(mcp.usable))
         health.notes = lambda: [*mcp.troubles(), *lacking.troubles()]
-        parts = Parts(
-            store=store,
-            agents=agents,
-            metrics=metrics,
-            bodies=bodies,
-            secrets=secrets,
-            search_attributes=settings.search_attributes == "on",
-            mcp=mcp,
-            inline=InlineAgents(registered, agents) if settings.allow_inline_agents else None,
-            traces=Traces(tracing),
-        )
         pinned = build_pinned_worker(client, settings, parts)
         workers = build_workers(client, settings, parts)
         settle_heap()
@@ -424,11 +455,6 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         await stack.enter_async_context(build_store_worker(client, settings, store, agents, digests))
         await _poll(workers, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
-
-
-def make_mcp_servers(agents: Iterable[Agent], secrets: frozenset[str], metrics: Metrics) -> McpServers:
-    """The MCP servers of a worker's agents; the metrics count its calls and its connections after broken ones."""
-    return McpServers(agents, secrets, told=McpTold(metrics.note_mcp_call, metrics.note_mcp_reconnect))
 
 
 async def _poll(workers: Sequence[Worker], health: Health, stopping: asyncio.Event) -> None:

@@ -21,7 +21,6 @@ from perdure.activities.heartbeat import note_held, was_stopped
 from perdure.activities.mcp.questions import Answering, AskedByServer
 from perdure.activities.recordings import CallRecording
 from perdure.activities.store_access import write_until_stored
-from perdure.activities.toolbox.lanes import wait_within
 from perdure.activities.toolbox.output import (
     ERROR_CHARACTERS,
     call_event,
@@ -29,7 +28,7 @@ from perdure.activities.toolbox.output import (
     message_of_error,
     read,
 )
-from perdure.activities.toolbox.runner import Bodies, Progress, check_arguments, masked
+from perdure.activities.toolbox.runner import Progress, check_arguments, masked
 from perdure.agents.context import DidNotHappen, Effect, EffectUnknown, Happened, Reconciler
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition
@@ -41,6 +40,8 @@ from perdure.contracts.messages import ToolMessage
 from perdure.contracts.plain import is_of, to_text
 from perdure.contracts.tools import CallTool, ToolDeclaration
 from perdure.contracts.values import json_object
+from perdure.lanes.bodies import Bodies
+from perdure.lanes.lanes import wait_within
 from perdure.llm.tool_output import ToolTimeoutError
 from perdure.security.redaction import Hidden, hidden_values_of
 from perdure.store import RERUN, Claim, Store

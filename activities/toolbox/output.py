@@ -14,7 +14,6 @@ from perdure.activities.errors import LONGEST_RAW_TEXT, redact_and_cut
 from perdure.activities.faults import MISTAKES, perdures_module
 from perdure.activities.mcp.failures import McpError, shorten, with_last_lines
 from perdure.activities.store_access import write_until_stored
-from perdure.activities.toolbox.lanes import NotBegunError
 from perdure.agents.builtin_tools import read_output
 from perdure.agents.context import InvalidInputError, InvalidOutputError, ToolUnavailableError
 from perdure.agents.files import MEDIA_TYPE, UNKNOWN_TYPE, File
@@ -29,6 +28,7 @@ from perdure.contracts.plain import is_of, to_text
 from perdure.contracts.recordings import ToolFixture
 from perdure.contracts.tools import CallSite, CallTool, ToolDeclaration, ToolOutcome
 from perdure.contracts.values import replace, replace_surrogates
+from perdure.lanes.lanes import NotBegunError
 from perdure.llm.tool_output import (
     Attachment,
     CallResult,

@@ -7,13 +7,9 @@ and the event log.
 import asyncio
 import contextlib
 import contextvars
-import inspect
 import logging
-import os
-import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,16 +18,12 @@ from temporalio import activity
 
 from perdure.activities.errors import redact_and_cut
 from perdure.activities.heartbeat import reporter
-from perdure.activities.toolbox.lanes import Lane, Run
 from perdure.activities.toolbox.output import call_event
 from perdure.agents.context import InvalidInputError, ToolContext
-from perdure.agents.environment import from_environment
 from perdure.agents.files import File
-from perdure.agents.schemas import GivenUpError, Watch, watch
 from perdure.agents.tool import Tool
-from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets
 from perdure.contracts.events import NewEvent, ToolProgress
-from perdure.contracts.plain import is_of, to_number, to_plain, to_text
+from perdure.contracts.plain import to_number, to_text
 from perdure.contracts.tools import CallTool
 from perdure.contracts.values import JsonValue, json_object
 from perdure.store import Store
@@ -40,12 +32,6 @@ from perdure.store.errors import StoreError
 logger = logging.getLogger("perdure.tools")
 
 T = TypeVar("T")
-
-Arguments = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
-"""A body's arguments, or what makes them of the model's."""
-
-PLACE_SECONDS = 30.0
-"""Longest time that a call waits for a thread of this worker before another worker may take it."""
 
 masked: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("perdure_masked", default=frozenset())
 """Values of the running call's arguments that only its body may see: the worker's log masks them."""
@@ -105,134 +91,12 @@ class CallContext(CodeContext, ToolContext):
         return found
 
 
-Read = Callable[[object], Any]
-"""Reads the value that a body returned; what it draws from generators is the author's code too."""
-
-
-class Bodies:
-    """Runs authors' code: tools in one lane, hooks and all else in another, so that neither holds the other up.
-
-    Toolsets are entered and left on the loop of tools. The environment is read once, so that tools get exactly the
-    values that the worker masks as secrets.
-    """
-
-    def __init__(self, threads: int, environment: Mapping[str, str] = os.environ) -> None:
-        self._environment = dict(environment)
-        self._toolsets = OpenToolsets()
-        self._tools, self._hooks = Lane("tool", threads, self._toolsets.abandon), Lane("hook", threads)
-        self._results = Lane("result", threads)  # of async tools, which shall wait for no sync one
-
-    def place(self, tool: Tool[..., Any]) -> AbstractAsyncContextManager[None]:
-        """Have a thread for what a call of the tool runs in the block.
-
-        Raises:
-            TimeoutError: None was free in time.
-        """
-        return nullcontext() if tool.is_async else self._tools.place(PLACE_SECONDS)
-
-    def is_full(self, tool: Tool[..., Any]) -> bool:
-        """Whether a call of the tool has to wait for a thread."""
-        return not tool.is_async and self._tools.is_full
-
-    def describe_threads(self) -> str:
-        """Who holds the threads of tools."""
-        return self._tools.describe_threads()
-
-    def start(self, tool: Tool[..., Any], arguments: Arguments, context: CallContext, read: Read = to_plain) -> Run:
-        """Start the body. Its arguments are checked, and what it returns is read, as a part of the run."""
-
-        def prepare() -> dict[str, Any]:
-            given = dict(arguments() if callable(arguments) else arguments)
-            given |= from_environment(tool.needs, self._environment)
-            return given if tool.context_parameter is None else {**given, tool.context_parameter: context}
-
-        def carry_out() -> Any:  # noqa: ANN401 - what the author returns
-            return _read_within(context, read, tool.function(**prepare()))
-
-        async def carry_out_async() -> Any:  # noqa: ANN401 - likewise
-            if not tool.is_async:
-                return await self._tools.call_on_thread(tool.name, carry_out)
-            returned = await tool.function(**prepare())
-            if is_of(returned, str) and (tool.returns is None or tool.returns.is_text):
-                return read(returned)
-            return await self._results.call_on_thread(tool.name, lambda: _read_within(context, read, returned))
-
-        if (toolset := tool.toolset) is not None:
-            return self._tools.run_on_loop(tool.name, carry_out_async, lambda: self._toolsets.enter(toolset))
-        if tool.is_async:
-            return self._tools.run_on_loop(tool.name, carry_out_async)
-        return self._tools.run_on_thread(tool.name, carry_out)
-
-    def start_function(
-        self, name: str, function: Callable[..., Any], arguments: Sequence[object], read: Read = to_plain
-    ) -> Run:
-        """Start a function other than a tool's body. What it returns is read as a part of the run."""
-        names = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
-
-        async def carry_out_async() -> Any:  # noqa: ANN401 - the reader's
-            return read(await function(**names))
-
-        if inspect.iscoroutinefunction(function):
-            return self._hooks.run_on_loop(name, carry_out_async)
-        return self._hooks.run_on_thread(name, lambda: read(function(**names)))
-
-    def call_within(self, seconds: float, name: str, code: Callable[[], T]) -> T:
-        """The result of an author's sync code other than a tool's body, for a caller that may block.
-
-        Raises:
-            TimeoutError: It took longer.
-            Exception: The code raised it.
-        """
-        return self._hooks.call_within(seconds, name, code)
-
-    def close(self) -> None:
-        """Leave the toolsets, cancel what still runs, and stop both lanes. A body that does not end is abandoned."""
-        leaving = self._tools.run_ours(self._toolsets.leave)
-        try:
-            for error in leaving.result(LEAVING_SECONDS):
-                logger.warning("%s", error)
-        except TimeoutError:
-            logger.warning("the toolsets could not be left within %g s", LEAVING_SECONDS)
-        for lane in (self._tools, self._hooks, self._results):
-            lane.close()
-
-
 def _describe(message: object) -> str:
     """The text of a report; empty if it cannot be printed."""
     try:
         return to_text(message)
     except Exception:  # noqa: BLE001 - the edge: ``__str__`` is the author's code, and a report never fails
         return ""
-
-
-class _Stop(Watch):
-    """Ends what reads a value once its call is given up."""
-
-    def __init__(self, context: "CallContext | None") -> None:
-        self._context = context
-
-    def look(self) -> None:
-        """Stop if the call is given up.
-
-        Raises:
-            GivenUpError: It is.
-        """
-        if self._context is not None and self._context.stop.is_set():
-            msg = "the call was given up"
-            raise GivenUpError(msg)
-
-    def is_found(self, pattern: str, text: str) -> bool:
-        """Whether a regular expression is found."""
-        return re.search(pattern, text) is not None
-
-
-def _read_within(context: "CallContext | None", read: Read, returned: object) -> Any:  # noqa: ANN401 - the reader's
-    """Read a value, as long as its call is not given up."""
-    token = watch.set(_Stop(context))
-    try:
-        return read(returned)
-    finally:
-        watch.reset(token)
 
 
 PROGRESS_SECONDS = 1.0

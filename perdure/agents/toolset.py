@@ -264,6 +264,11 @@ class OpenToolsets:
     def __init__(self) -> None:
         self._kept: dict[int, _Kept] = {}
 
+    @property
+    def are_open(self) -> bool:
+        """Whether there is one to leave."""
+        return bool(self._kept)
+
     async def enter(self, toolset: AbstractAsyncContextManager[object]) -> None:
         """Wait until the toolset is entered; what fails is tried again by the next call.
 

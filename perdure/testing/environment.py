@@ -14,7 +14,6 @@ from pathlib import Path
 import temporalio.client
 
 from perdure.agents.agent import Agent
-from perdure.agents.data import InlineAgents
 from perdure.cli.errors import CliError
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary
 from perdure.client import Client, PerdureError
@@ -178,11 +177,11 @@ async def _worker(
 ) -> AsyncIterator[None]:
     """A worker in this process, taken down in order."""
     try:
-        from perdure.activities.secrets import secret_values  # noqa: PLC0415
+        from perdure.activities.secrets import secret_values  # noqa: PLC0415 - only here is the extra ``worker`` needed
         from perdure.activities.telling.metrics import Metrics  # noqa: PLC0415
-        from perdure.activities.toolbox.runner import Bodies  # noqa: PLC0415 - only here is the extra ``worker`` needed
+        from perdure.lanes.bodies import Bodies, loops_of_process  # noqa: PLC0415
         from perdure.worker.agents import check_needs, with_delegates  # noqa: PLC0415
-        from perdure.worker.app import Parts, build_pinned_worker, build_workers, make_mcp_servers  # noqa: PLC0415
+        from perdure.worker.app import build_pinned_worker, build_workers, open_parts  # noqa: PLC0415
         from perdure.worker.telemetry import registry  # noqa: PLC0415
     except ModuleNotFoundError as error:
         msg = f"a worker needs the package {error.name}; install it with: pip install 'perdure[worker]'"
@@ -194,20 +193,9 @@ async def _worker(
     await store.register_agents([agent.definition for agent in loaded.agents.values()])
     async with AsyncExitStack() as stack:
         secrets = secret_values(loaded.agents.values(), os.environ)
-        bodies, metrics = Bodies(settings.tool_threads), Metrics(registry())
-        mcp = make_mcp_servers(loaded.agents.values(), secrets, metrics)
-        stack.callback(bodies.close)
-        stack.push_async_callback(mcp.close)
-        parts = Parts(
-            store=store,
-            agents=loaded.agents,
-            metrics=metrics,
-            bodies=bodies,
-            secrets=secrets,
-            search_attributes=True,
-            mcp=mcp,
-            inline=InlineAgents(loaded.registered, loaded.agents) if settings.allow_inline_agents else None,
-        )
+        bodies = Bodies(settings.tool_threads, loops=loops_of_process())
+        made = open_parts(settings, store, loaded, Metrics(registry()), secrets=secrets, bodies=bodies)
+        parts = await stack.enter_async_context(made)
         pinned = build_pinned_worker(temporal, settings, parts)
         if pinned is not None:
             await stack.enter_async_context(pinned)

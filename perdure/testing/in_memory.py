@@ -1,6 +1,7 @@
 """Turns in memory: the agent, its tools and its hooks as on a worker, without a server, a port, a file or a wait."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Unpack
 
-from perdure.activities.mcp.servers import McpServers
 from perdure.activities.models.pace import Gate, Gates
 from perdure.activities.models.provider_http import stand_in
 from perdure.activities.recordings import Recordings
 from perdure.activities.secrets import secret_values
 from perdure.activities.telling.metrics import Metrics
-from perdure.activities.toolbox.runner import Bodies
 from perdure.agents.agent import Agent
 from perdure.client.read import read_events, read_trajectory
 from perdure.client.requests import Content, keep_files, read_content, session_id, turn_request
@@ -28,6 +27,7 @@ from perdure.contracts.standing_approvals import AlwaysScope, StandingTerms
 from perdure.contracts.turn_options import TaskOptions
 from perdure.contracts.turns import Continuation, TurnResult
 from perdure.contracts.values import JsonValue, Value
+from perdure.lanes.bodies import Bodies, loops_of_process
 from perdure.settings import load_settings
 from perdure.store import Store
 from perdure.testing.clock import Clock, NothingComesError
@@ -36,8 +36,8 @@ from perdure.testing.provider import AUTO, RecordedRequest, ScriptedProvider
 from perdure.testing.script import Answers
 from perdure.testing.stand_in import stand_in_of
 from perdure.trajectory import Trajectory
-from perdure.worker.agents import check_needs, with_delegates
-from perdure.worker.app import Parts, make_activities
+from perdure.worker.agents import Loaded, check_needs, with_delegates
+from perdure.worker.app import Parts, make_activities, open_parts, settle
 from perdure.worker.telemetry import registry
 
 IN_MEMORY = "sqlite://"
@@ -311,28 +311,20 @@ def _shared_metrics() -> Metrics:
     return Metrics(registry())
 
 
+def _bodies_of_process(threads: int) -> Bodies:
+    return Bodies(threads, loops=loops_of_process())
+
+
 @contextlib.asynccontextmanager
 async def make_parts(
-    given: tuple[Agent, ...], store: Store, make_bodies: Callable[[int], Bodies] = Bodies
+    given: tuple[Agent, ...], store: Store, make_bodies: Callable[[int], Bodies] = _bodies_of_process
 ) -> AsyncIterator[Parts]:
     """Make the parts that the activities of a worker in memory share."""
-    prepared = _prepare(given)
-    agents = prepared.agents
-    bodies, mcp = make_bodies(8), McpServers(agents.values(), prepared.secrets)
-    try:
-        yield Parts(
-            store=store,
-            agents=agents,
-            metrics=_shared_metrics(),
-            bodies=bodies,
-            secrets=prepared.secrets,
-            search_attributes=False,
-            mcp=mcp,
-            tenant_variables=load_settings(of_folder=False).tenant_variables,
-        )
-    finally:
-        await mcp.close()
-        bodies.close()
+    prepared, settings = _prepare(given), load_settings(of_folder=False)
+    bodies, metrics = make_bodies(settings.tool_threads), _shared_metrics()
+    async with open_parts(settings, store, prepared.loaded, metrics, secrets=prepared.secrets, bodies=bodies) as parts:
+        settled = settle(settings, parts)
+        yield dataclasses.replace(settled, search_attributes=False, fail_workflows=False, send=None)
 
 
 @dataclass(frozen=True)
@@ -341,7 +333,7 @@ class _Prepared:
 
     given: tuple[Agent, ...]
     environment: Mapping[str, str]
-    agents: dict[str, Agent]
+    loaded: Loaded
     secrets: frozenset[str]
 
 
@@ -353,9 +345,9 @@ def _prepare(given: tuple[Agent, ...]) -> _Prepared:
     key = tuple(map(id, given))
     prepared = _kept.get(key)  # which keeps its agents, so that no other can have their ids
     if prepared is None or prepared.environment != os.environ:
-        agents, environment = with_delegates(given).agents, dict(os.environ)
-        check_needs(agents.values(), "", environment)
-        prepared = _Prepared(given, environment, agents, secret_values(agents.values(), environment))
+        loaded, environment = with_delegates(given), dict(os.environ)
+        check_needs(loaded.agents.values(), "", environment)
+        prepared = _Prepared(given, environment, loaded, secret_values(loaded.agents.values(), environment))
         if len(_kept) >= MOST_KEPT:
             _kept.clear()
         _kept[key] = prepared

@@ -19,8 +19,6 @@ from sqlalchemy import Connection
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.store_access import pause
-from perdure.activities.toolbox.lanes import Lane, Run
-from perdure.activities.toolbox.runner import Arguments, Bodies, CallContext, Read
 from perdure.agents.tool import Tool
 from perdure.client.errors import RequestRefusedError
 from perdure.contracts.budgets import ExtendRequest
@@ -28,6 +26,8 @@ from perdure.contracts.exceptions import failure_of
 from perdure.contracts.input_requests import Reply
 from perdure.contracts.turns import CancelRequest, SendRequest
 from perdure.contracts.waits import PauseRequest
+from perdure.lanes.bodies import Arguments, Bodies, BodyContext, Read
+from perdure.lanes.lanes import Lane, Run
 from perdure.store import Store
 from perdure.store.errors import StoreUnavailableError
 from perdure.testing.calls import Call
@@ -389,15 +389,10 @@ class InlineLane(Lane):
 class InlineBodies(Bodies):
     """Bodies that run at once, and are counted."""
 
-    def __init__(self, threads: int) -> None:
-        super().__init__(threads)
-        for lane in (self._tools, self._hooks, self._results):
-            lane.close()
-        self._tools, self._hooks = InlineLane("tool", threads), InlineLane("hook", threads)
-        self._results = InlineLane("result", threads)
+    lane = InlineLane
 
     def start(
-        self, tool: Tool[..., Any], arguments: Arguments, context: CallContext, read: Read = lambda value: value
+        self, tool: Tool[..., Any], arguments: Arguments, context: BodyContext, read: Read = lambda value: value
     ) -> Run:
         """Start a body, and count it."""
         simulation, attempt = _meeting.get(), _attempt.get()

@@ -14,7 +14,6 @@ from temporalio.common import SearchAttributeKey
 from temporalio.worker import Worker
 
 from perdure.activities.telling.metrics import Metrics
-from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.names import (
     AGENT_TURN,
     DEFAULT_TASK_QUEUE,
@@ -28,6 +27,7 @@ from perdure.contracts.names import (
     Signal,
     Update,
 )
+from perdure.lanes.bodies import Bodies
 from perdure.settings import Settings
 from perdure.store import Store
 from perdure.worker.app import Parts, build_workers

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Toolset, tool, tool_method
-from perdure.activities.toolbox import lanes
-from perdure.activities.toolbox.lanes import NotBegunError, wait_within
-from perdure.activities.toolbox.runner import Bodies, CallContext
+from perdure.activities.toolbox.runner import CallContext
 from perdure.contracts.values import JsonValue
+from perdure.lanes import lanes
+from perdure.lanes.bodies import Bodies
+from perdure.lanes.lanes import NotBegunError, wait_within
 from perdure.testing import call, say
 from tests.memory import Run
 
@@ -134,7 +135,7 @@ async def test_hooks_and_instructions_have_threads_and_a_loop_of_their_own(bodie
 async def test_a_place_is_free_again_when_an_abandoned_thread_ends(
     bodies: Bodies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.activities.toolbox.runner.PLACE_SECONDS", 0.05)
+    monkeypatch.setattr("perdure.lanes.bodies.PLACE_SECONDS", 0.05)
     goes_on = threading.Event()
 
     @tool
@@ -149,7 +150,7 @@ async def test_a_place_is_free_again_when_an_abandoned_thread_ends(
         async with bodies.place(hold):
             pytest.fail("the thread is not free")
     goes_on.set()
-    monkeypatch.setattr("perdure.activities.toolbox.runner.PLACE_SECONDS", 10)
+    monkeypatch.setattr("perdure.lanes.bodies.PLACE_SECONDS", 10)
     async with bodies.place(hold):
         pass
 

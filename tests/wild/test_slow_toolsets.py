@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Toolset, tool_method
-from perdure.activities.toolbox import lanes
-from perdure.activities.toolbox.lanes import wait_within
-from perdure.activities.toolbox.runner import Bodies, CallContext
+from perdure.activities.toolbox.runner import CallContext
 from perdure.agents import toolset
 from perdure.agents.toolset import ToolsetError
+from perdure.lanes import lanes
+from perdure.lanes.bodies import Bodies
+from perdure.lanes.lanes import wait_within
 from perdure.mcp_server import as_mcp
 from perdure.testing import call, say
 from tests.memory import Run

@@ -12,7 +12,7 @@ import pytest
 from pydantic import PrivateAttr
 
 from perdure import Agent, DidNotHappen, Secret, Setting, Tool, ToolContext, Toolset, tool, tool_method
-from perdure.activities.toolbox.runner import Bodies
+from perdure.lanes.bodies import Bodies
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.house import House
 from tests.workflow.traces import visible

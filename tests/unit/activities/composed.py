@@ -10,7 +10,7 @@ from perdure.activities.agents import Elsewhere, find_nowhere
 from perdure.activities.models.pace import Gates
 from perdure.activities.recordings import Recordings
 from perdure.activities.telling.metrics import Metrics
-from perdure.activities.toolbox.runner import Bodies
+from perdure.lanes.bodies import Bodies
 from perdure.store import Store
 from perdure.worker.app import Activities, Parts, make_activities
 

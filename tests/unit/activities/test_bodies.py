@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure import tool
-from perdure.activities.toolbox import loops
-from perdure.activities.toolbox.runner import Bodies
+from perdure.lanes import loops
+from perdure.lanes.bodies import Bodies
 
 NO_CONTEXT: Any = None
 

@@ -28,10 +28,10 @@ from perdure.activities.toolbox.claims import (
     Recovery,
     RunningCalls,
 )
-from perdure.activities.toolbox.runner import Bodies
 from perdure.agents.context import InvalidOutputError
 from perdure.contracts.exceptions import value_of
 from perdure.contracts.tools import CallTool
+from perdure.lanes.bodies import Bodies
 from perdure.llm.tool_output import CallResult
 from perdure.store import Claim, Store
 from perdure.workflows.options import GRACE

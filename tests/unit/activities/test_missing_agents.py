@@ -9,9 +9,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent
-from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
 from perdure.contracts.waits import MissingVersion
+from perdure.lanes.bodies import Bodies
 from perdure.store import Store
 from tests.unit.activities.composed import activities_over
 

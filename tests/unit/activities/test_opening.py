@@ -7,8 +7,8 @@ from pathlib import Path
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent
-from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
+from perdure.lanes.bodies import Bodies
 from perdure.store import Store
 from perdure.worker.app import Activities
 from tests.unit.activities.composed import activities_over

@@ -17,8 +17,9 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Tool, tool
-from perdure.activities.toolbox.printing import LONGEST_UNFINISHED, Printed
-from perdure.activities.toolbox.runner import Bodies, CallContext
+from perdure.activities.toolbox.runner import CallContext
+from perdure.lanes.bodies import Bodies
+from perdure.lanes.printing import LONGEST_UNFINISHED, Printed
 from perdure.worker.telemetry import JsonFormatter
 
 SECRET = "hunter2-hunter2"

@@ -10,11 +10,11 @@ from temporalio.testing import ActivityEnvironment
 from perdure import Agent, hook
 from perdure.activities.errors import LONGEST_MISSING_RETRY
 from perdure.activities.hooks import PAGE
-from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.budgets import Spent, Usage
 from perdure.contracts.events import AgentEnd, DelegateEnd, ToolProgress
 from perdure.contracts.hooks import Boundary, RunHooks
 from perdure.contracts.turns import StopReason
+from perdure.lanes.bodies import Bodies
 from perdure.store import Store
 from perdure.workflows import options
 from tests.unit.activities.composed import activities_over

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from perdure.activities.telling.metrics import Metrics
-from perdure.activities.toolbox.runner import Bodies
 from perdure.contracts.webhooks import Egress
+from perdure.lanes.bodies import Bodies
 from perdure.settings import Settings
 from perdure.worker import app
 from perdure.worker.app import Parts

@@ -18,9 +18,10 @@ from temporalio.testing import ActivityEnvironment
 from perdure import Tool, tool
 from perdure.activities.telling.metrics import Metrics
 from perdure.activities.telling.store_gauges import Figures, McpCollector, Queued, StoreCollector
-from perdure.activities.toolbox.runner import Bodies, CallContext, masked
+from perdure.activities.toolbox.runner import CallContext, masked
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.names import Metric
+from perdure.lanes.bodies import Bodies
 from perdure.store import StoreUnavailableError
 from perdure.store.records import OpenTurns
 from perdure.worker.telemetry import (

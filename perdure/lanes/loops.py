@@ -46,14 +46,20 @@ class CodeLoop:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(task.cancel)
 
-    def close(self) -> None:
-        """Cancel what still runs, and stop. Code that does not end is abandoned."""
+    def stop(self) -> None:
+        """Have it cancel what still runs, and stop, without waiting for that."""
         if self._thread.ident is None:
             self.loop.close()
             return
         self._closing = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=2 * CANCELLING_SECONDS + 1)
+        with contextlib.suppress(RuntimeError):  # it has closed
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def close(self) -> None:
+        """Cancel what still runs, and stop. Code that does not end is abandoned."""
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=2 * CANCELLING_SECONDS + 1)
 
     def _run(self) -> None:
         """Run the loop until it closes: a task of an author's that exits would stop it."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, TypeVar, cast
 
-from perdure.activities.toolbox.loops import CodeLoop
-from perdure.activities.toolbox.printing import GatheredLines
 from perdure.contracts.exceptions import failure_of, value_of
+from perdure.lanes.loops import CodeLoop
+from perdure.lanes.printing import GatheredLines
 
 logger = logging.getLogger("perdure.tools")
 
@@ -70,25 +70,22 @@ _held: ContextVar[list["Future[Any]"] | None] = ContextVar("perdure_held", defau
 """Runs on threads of the attempt that has a place."""
 
 
-class Lane:
-    """Threads and an event loop for one kind of code.
+class Loops:
+    """The event loop of one kind of code, which several lanes of a process may have in common.
 
     A run that is given up and still blocks the loop keeps it: what has not begun there, and all that comes, has a
     new one.
 
-    Args:
+    Attributes:
         name: What the code is, such as ``tool``.
-        threads: The number of threads, and of loops that may be left to what blocks them.
-        on_new_loop: Called before the first run on a new loop.
+        most: The number of loops that may be left to what blocks them.
+        on_new: Called before the first run on a new loop.
     """
 
-    def __init__(self, name: str, threads: int, on_new_loop: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, name: str, most: int) -> None:
         self.name = name
-        self.threads = threads
-        self._on_new_loop = on_new_loop
-        self._places = asyncio.Semaphore(threads)
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"perdure-{name}")
-        self._running: set[Run] = set()
+        self.most = most
+        self.on_new: list[Callable[[], None]] = []
         self._loops = [CodeLoop(name)]
         self._lock = threading.Lock()
         self._unbegun: dict[Run, Callable[[CodeLoop], None]] = {}
@@ -96,36 +93,9 @@ class Lane:
         self._tasks: dict[asyncio.Task[Any], Run] = {}
         self._blamed: object = None
 
-    def run_on_thread(self, name: str, code: Callable[[], Any]) -> Run:
-        """Run sync code on a thread, in this context."""
-        run, outer = Run(name, self, Future(), Future()), contextvars.copy_context()
-        ended: Future[None] = Future()  # with the thread, whereas the run's future is cancelled when it is given up
-        if (held := _held.get()) is not None:
-            held.append(ended)
-
-        def work() -> None:
-            if not _begin(run.begun):
-                run.future.cancel()
-                ended.set_result(None)
-                return
-            self._running.add(run)
-            try:
-                came = outer.run(_run_and_log, code)
-            except BaseException as error:  # noqa: BLE001 - the edge: it is the author's code
-                came = failure_of(error)
-            self._running.discard(run)
-            ended.set_result(None)
-            with contextlib.suppress(Exception):  # it was cancelled: nobody waits any more
-                run.future.set_result(came)
-
-        self._pool.submit(work)
-        return run
-
-    def run_on_loop(
-        self, name: str, code: Callable[[], Awaitable[Any]], opening: Callable[[], Awaitable[None]] | None = None
-    ) -> Run:
-        """Run async code on the lane's loop, in this context; ``opening`` comes before its first step."""
-        run, outer = Run(name, self, Future(), Future()), contextvars.copy_context()
+    def start(self, run: Run, code: Callable[[], Awaitable[Any]], opening: Callable[[], Awaitable[None]] | None) -> Run:
+        """Run async code in this context; ``opening`` comes before its first step."""
+        outer = contextvars.copy_context()
 
         async def work(on: CodeLoop) -> None:
             if not self._take(run, on):
@@ -136,7 +106,7 @@ class Lane:
                 run.future.cancel()
                 return
             task = cast("asyncio.Task[Any]", asyncio.current_task())
-            task.set_name(name)
+            task.set_name(run.name)
             self._tasks[task] = run
             run.future.add_done_callback(lambda future: on.cancel(task) if future.cancelled() else None)
             try:
@@ -185,6 +155,135 @@ class Lane:
         """Whether the run may take its first step on the loop."""
         with self._lock:
             return on is self._loops[-1] and self._unbegun.pop(run, None) is not None
+
+    def help_if_blocked(self, *, at_last: bool = False) -> bool:
+        """Name what blocks the loop in the log, once, and have a new loop if nobody waits for that any more.
+
+        ``at_last`` has a new loop also where a toolset that opens blocks it, or a task of an author's.
+        """
+        loop = self._loops[-1]
+        task = loop.task
+        if task is None or not (blocking := self.blocking()):
+            return False
+        if task is not self._blamed:
+            self._blamed = task
+            logger.warning("%s, so no other async %s runs; use asyncio, or a sync function", blocking, self.name)
+        run = self._tasks.get(task)
+        is_left = at_last if run is None else run.future.cancelled()
+        return is_left and self._leave_loop(loop)
+
+    def _leave_loop(self, left: CodeLoop) -> bool:
+        """Have a new loop, on which all begins that has not begun; False if there are too many."""
+        with self._lock:
+            if self._loops[-1] is left:
+                self._stop_free_loops()
+                if len(self._loops) > self.most:
+                    return False
+                self._loops.append(CodeLoop(self.name))
+                for tell in list(self.on_new):
+                    tell()
+                for schedule in self._unbegun.values():
+                    schedule(self._loops[-1])
+                logger.warning("async %ss that come now run on a new loop; the blocked one is left behind", self.name)
+            return True
+
+    def _stop_free_loops(self) -> None:
+        """Stop the loops left behind that nothing blocks any more, and on which no run goes on."""
+        used = {task.get_loop() for task in list(self._tasks)}
+        free = [one for one in self._loops[:-1] if one.task is None and one.loop not in used]
+        for one in free:
+            self._loops.remove(one)
+            one.stop()
+
+    def blocking(self) -> str:
+        """Describe the code that holds the loop at this moment, and its place; empty if nothing does."""
+        loop = self._loops[-1]
+        task = loop.task
+        if task is None:
+            return ""
+        coroutine = task.get_coro()
+        code = (
+            f" ({coroutine.__qualname__})"
+            if isinstance(coroutine, CoroutineType) and coroutine.__name__ != "work"
+            else ""
+        )
+        frame = loop.frame
+        where = f", at {frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame is not None else ""
+        return f"{task.get_name()}{code} blocks the loop of async {self.name}s{where}"
+
+    def run_ours(self, code: Callable[[], Awaitable[T]]) -> "Future[T]":
+        """Run perdure's own async code on the loop."""
+
+        async def work() -> T:
+            return await code()
+
+        with self._lock:
+            loop = self._loops[-1]
+            loop.start()
+        return asyncio.run_coroutine_threadsafe(work(), loop.loop)
+
+    def cancel(self, lane: "Lane") -> None:
+        """Cancel what a lane runs, and what has not begun."""
+        for run in [*list(self._unbegun), *list(self._tasks.values())]:
+            if run.lane is lane:
+                run.future.cancel()
+
+    def close(self) -> None:
+        """Cancel what still runs, and stop. Code that does not end is abandoned."""
+        for run in list(self._unbegun):
+            run.future.cancel()
+        for loop in self._loops:
+            loop.close()
+
+
+class Lane:
+    """Threads and an event loop for one kind of code.
+
+    Args:
+        name: What the code is, such as ``tool``.
+        threads: The number of threads.
+        loops: The event loop, if the lane has it in common with others.
+    """
+
+    def __init__(self, name: str, threads: int, loops: Loops | None = None) -> None:
+        self.name = name
+        self.threads = threads
+        self.loops = Loops(name, threads) if loops is None else loops
+        self._is_alone = loops is None
+        self._places = asyncio.Semaphore(threads)
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"perdure-{name}")
+        self._running: set[Run] = set()
+
+    def run_on_thread(self, name: str, code: Callable[[], Any]) -> Run:
+        """Run sync code on a thread, in this context."""
+        run, outer = Run(name, self, Future(), Future()), contextvars.copy_context()
+        ended: Future[None] = Future()  # with the thread, whereas the run's future is cancelled when it is given up
+        if (held := _held.get()) is not None:
+            held.append(ended)
+
+        def work() -> None:
+            if not _begin(run.begun):
+                run.future.cancel()
+                ended.set_result(None)
+                return
+            self._running.add(run)
+            try:
+                came = outer.run(_run_and_log, code)
+            except BaseException as error:  # noqa: BLE001 - the edge: it is the author's code
+                came = failure_of(error)
+            self._running.discard(run)
+            ended.set_result(None)
+            with contextlib.suppress(Exception):  # it was cancelled: nobody waits any more
+                run.future.set_result(came)
+
+        self._pool.submit(work)
+        return run
+
+    def run_on_loop(
+        self, name: str, code: Callable[[], Awaitable[Any]], opening: Callable[[], Awaitable[None]] | None = None
+    ) -> Run:
+        """Run async code on the lane's loop, in this context; ``opening`` comes before its first step."""
+        return self.loops.start(Run(name, self, Future(), Future()), code, opening)
 
     async def call_on_thread(self, name: str, code: Callable[[], T]) -> T:
         """The result of sync code on a thread; for async code that runs on the lane's loop."""
@@ -252,7 +351,7 @@ class Lane:
 
     def describe_wait(self, run: Run) -> str:
         """Describe why a run has not begun."""
-        return f"{run.name} did not run: {self.blocking() or self.describe_threads()}"
+        return f"{run.name} did not run: {self.loops.blocking() or self.describe_threads()}"
 
     @property
     def is_full(self) -> bool:
@@ -265,69 +364,13 @@ class Lane:
         counted = ", ".join(f"{name} ({names.count(name)})" for name in sorted(set(names))) or "others"
         return f"all {self.threads} threads for {self.name}s are taken, by {counted}"
 
-    def help_if_blocked(self, *, at_last: bool = False) -> bool:
-        """Name what blocks the loop in the log, once, and have a new loop if nobody waits for that any more.
-
-        ``at_last`` has a new loop also where a toolset that opens blocks it, or a task of an author's.
-        """
-        loop = self._loops[-1]
-        task = loop.task
-        if task is None or not (blocking := self.blocking()):
-            return False
-        if task is not self._blamed:
-            self._blamed = task
-            logger.warning("%s, so no other async %s runs; use asyncio, or a sync function", blocking, self.name)
-        run = self._tasks.get(task)
-        is_left = at_last if run is None else run.future.cancelled()
-        return is_left and self._leave_loop(loop)
-
-    def _leave_loop(self, left: CodeLoop) -> bool:
-        """Have a new loop, on which all begins that has not begun; False if there are too many."""
-        with self._lock:
-            if self._loops[-1] is left:
-                if len(self._loops) > self.threads:
-                    return False
-                self._loops.append(CodeLoop(self.name))
-                self._on_new_loop()
-                for schedule in self._unbegun.values():
-                    schedule(self._loops[-1])
-                logger.warning("async %ss that come now run on a new loop; the blocked one is left behind", self.name)
-            return True
-
-    def blocking(self) -> str:
-        """Describe the code that holds the loop at this moment, and its place; empty if nothing does."""
-        loop = self._loops[-1]
-        task = loop.task
-        if task is None:
-            return ""
-        coroutine = task.get_coro()
-        code = (
-            f" ({coroutine.__qualname__})"
-            if isinstance(coroutine, CoroutineType) and coroutine.__name__ != "work"
-            else ""
-        )
-        frame = loop.frame
-        where = f", at {frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}" if frame is not None else ""
-        return f"{task.get_name()}{code} blocks the loop of async {self.name}s{where}"
-
-    def run_ours(self, code: Callable[[], Awaitable[T]]) -> "Future[T]":
-        """Run perdure's own async code on the lane's loop."""
-
-        async def work() -> T:
-            return await code()
-
-        with self._lock:
-            loop = self._loops[-1]
-            loop.start()
-        return asyncio.run_coroutine_threadsafe(work(), loop.loop)
-
     def close(self) -> None:
-        """Cancel what still runs, and stop loops and pool. Code that does not end is abandoned."""
+        """Cancel what still runs, and stop the pool, and the loop unless others have it too."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for run in list(self._unbegun):
-            run.future.cancel()
-        for loop in self._loops:
-            loop.close()
+        if self._is_alone:
+            self.loops.close()
+        else:
+            self.loops.cancel(self)
 
 
 async def wait_within(run: Run, seconds: float, *, who: str, late: TimeoutError, give_up: Callable[[], None]) -> Any:  # noqa: ANN401
@@ -384,9 +427,9 @@ async def _wait_for_begin(run: Run, waiting: "asyncio.Future[Any]", begun: "asyn
     while not run.begun.done():
         left = deadline - time.monotonic()
         if left <= 0:
-            why, was_opening = run.lane.describe_wait(run), run.lane.is_opening(run)
-            helped = run.lane.help_if_blocked(at_last=True)
-            if run.lane.is_opening(run) or (helped and not was_opening):
+            why, was_opening = run.lane.describe_wait(run), run.lane.loops.is_opening(run)
+            helped = run.lane.loops.help_if_blocked(at_last=True)
+            if run.lane.loops.is_opening(run) or (helped and not was_opening):
                 deadline += BEGIN_SECONDS
             elif run.begun.cancel():
                 raise NotBegunError(why)
@@ -396,4 +439,4 @@ async def _wait_for_begin(run: Run, waiting: "asyncio.Future[Any]", begun: "asyn
         if waiting.done():
             return
         if not run.begun.done():
-            run.lane.help_if_blocked()
+            run.lane.loops.help_if_blocked()

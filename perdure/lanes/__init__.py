@@ -1,0 +1,1 @@
+"""Threads and event loops that run the code of authors, contained."""
