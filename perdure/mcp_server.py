@@ -16,23 +16,24 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from perdure.agents.builtin_tools import read_output
 from perdure.agents.context import InvalidInputError, ToolContext, ToolDefinitionError, ToolUnavailableError
-from perdure.agents.environment import UnmetNeedError, from_environment, problems_of, secrets_among
+from perdure.agents.environment import UnmetNeedError, problems_of, secrets_among
 from perdure.agents.files import File
 from perdure.agents.parameters import ReturnValue
 from perdure.agents.settings import tools_of
 from perdure.agents.skills import is_skill_tool
 from perdure.agents.tool import Tool
-from perdure.agents.toolset import LEAVING_SECONDS, OpenToolsets, Toolset
-from perdure.contracts.exceptions import failure_of, print_error, print_traceback, raised_of, value_of
+from perdure.agents.toolset import LEAVING_SECONDS, Toolset
+from perdure.contracts.exceptions import print_error, print_traceback, raised_of
 from perdure.contracts.plain import to_text
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.values import JsonValue, replace_surrogates
+from perdure.lanes.bodies import Bodies, loops_of_process
+from perdure.lanes.lanes import wait_within
 from perdure.llm.tool_output import Attachment, Attachments, Part, ToolTimeoutError, head_and_tail, parts_of
 from perdure.security.redaction import hidden_values_of, redact_text, without_hidden
 from perdure.settings import secrets_of
@@ -51,6 +52,9 @@ ERROR_CHARACTERS = 1_500
 
 DEEPEST_STRUCTURED = 100
 """Values nested deeper are sent as text alone: clients cannot parse a message nested deeper than about 200."""
+
+THREADS = 64
+"""Sync tools of a server that may run at once."""
 
 STOP_CHARACTERS = 500
 """Longest reason for which a tool asks to stop."""
@@ -131,7 +135,9 @@ class _Outcome:
 class _Around:
     """State that all calls of a server share."""
 
-    def __init__(self, describe: Describe, environment: Mapping[str, str], tools: Iterable[Tool[..., Any]]) -> None:
+    def __init__(
+        self, describe: Describe, environment: Mapping[str, str], tools: Iterable[Tool[..., Any]], *, ours: bool
+    ) -> None:
         tools = tuple(tools)
         problems = [
             line for offered in tools for line in problems_of(f"tool {offered.name!r}", offered.needs, environment)
@@ -139,9 +145,9 @@ class _Around:
         if problems:
             raise UnmetNeedError("; ".join(problems))
         self.describe = describe
-        self.environment = environment
+        self.ours = ours
         self.secrets = secrets_of(environment).union(*(secrets_among(offered.needs, environment) for offered in tools))
-        self.toolsets = OpenToolsets()
+        self.bodies = Bodies(THREADS, environment, loops_of_process())
 
 
 def as_mcp(
@@ -169,6 +175,21 @@ def as_mcp(
         ToolDefinitionError: Something is not a tool, two tools have one name, or one needs a turn or a person.
         UnmetNeedError: The environment lacks what a tool needs.
     """
+    return serve_tools(
+        tools, name=name, instructions=instructions, describe=describe, extensions=extensions, ours=False
+    )
+
+
+def serve_tools(
+    tools: "Sequence[Tool[..., Any] | Toolset | Callable[..., Any]]",
+    *,
+    name: str,
+    instructions: str | None,
+    describe: Describe,
+    extensions: "Sequence[Extension]",
+    ours: bool,
+) -> "MCPServer[Any]":
+    """The server of :func:`as_mcp`; ``ours`` says that the tools are perdure's and run on the server's event loop."""
     try:
         from mcp.server.mcpserver import MCPServer  # noqa: PLC0415 - see the module's docstring
         from mcp.types import CallToolResult, ToolAnnotations  # noqa: PLC0415
@@ -176,7 +197,7 @@ def as_mcp(
     except ImportError as error:
         raise McpMissingError(MISSING_SDK) from error
     served = _index_by_name(tools)
-    around = _Around(describe, dict(os.environ), tuple(served.values()))
+    around = _Around(describe, dict(os.environ), tuple(served.values()), ours=ours)
 
     @asynccontextmanager
     async def leaving(_: object) -> AsyncIterator[dict[str, Any]]:
@@ -226,7 +247,7 @@ def as_web_application(server: "MCPServer[Any]", host: str) -> "Starlette":
     return server.streamable_http_app(host=host, session_idle_timeout=IDLE_SECONDS, max_sessions=MOST_SESSIONS)
 
 
-def _index_by_name(given: tuple[Tool[..., Any] | Toolset | Callable[..., Any], ...]) -> dict[str, Tool[..., Any]]:
+def _index_by_name(given: Sequence[Tool[..., Any] | Toolset | Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
     served: dict[str, Tool[..., Any]] = {}
     for offered in (made for item in given for made in tools_of(item)):
         if (why := _explain_only_in_a_turn(offered.declaration)) is not None:
@@ -278,29 +299,6 @@ async def _run_tool(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall,
     return _Outcome([*outcome.content, _text(f"[{tool.name} asks you to stop here: {reason}]")])
 
 
-async def _in_a_task(code: Callable[[], Awaitable[T]]) -> T:
-    """The result of an author's async code; a cancel of the call stops it.
-
-    In a task, since a ``GeneratorExit`` of its own would close whoever awaits it.
-
-    Raises:
-        Exception: The code raised it, or something that stands in it.
-    """
-
-    async def run() -> Any:  # noqa: ANN401 - the code's result
-        try:
-            return await code()
-        except BaseException as error:
-            # ``isinstance`` would ask the exception for its class, which may be the author's code.
-            if issubclass(type(error), asyncio.CancelledError) and task.cancelling():
-                raise  # it was stopped
-            return failure_of(error)
-
-    task = asyncio.create_task(run())
-    came: T = value_of(await task)
-    return came
-
-
 def _describe(error: Exception, around: _Around) -> str | None:
     """The author's sentence for an error; None without one, or if that fails."""
     try:
@@ -309,24 +307,6 @@ def _describe(error: Exception, around: _Around) -> str | None:
     except BaseException as problem:  # noqa: BLE001 - the edge: it is the author's code
         logger.warning("the sentence for an error could not be made: %s", print_error(problem))
         return None
-
-
-async def _on_thread(code: Callable[[], T]) -> T:
-    """The result of an author's sync code on a thread, which is abandoned when the call is given up.
-
-    Raises:
-        Exception: The code raised it, or something that stands in it.
-    """
-    from anyio import to_thread  # noqa: PLC0415 - comes with the SDK
-
-    def run() -> Any:  # noqa: ANN401 - the code's result
-        try:
-            return code()
-        except BaseException as error:  # noqa: BLE001 - the edge: a future could not carry some of them
-            return failure_of(error)
-
-    came: T = value_of(await to_thread.run_sync(run, abandon_on_cancel=True))
-    return came
 
 
 def _outcome_of(
@@ -389,39 +369,42 @@ async def _run(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, arou
     Raises:
         Exception: Whatever the tool raises, or that its result cannot be sent.
     """
-
-    def prepare() -> dict[str, Any]:
-        given = {**tool.check_arguments(raw), **from_environment(tool.needs, around.environment)}
-        return given if tool.context_parameter is None else {**given, tool.context_parameter: call}
-
     limit = tool.declaration.timeout.total_seconds()
-    deadline = asyncio.timeout(None)
+    late = ToolTimeoutError(f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown")
     try:
-        if tool.toolset is not None:
-            await around.toolsets.enter(tool.toolset)
-        async with deadline:
-            deadline.reschedule(asyncio.get_running_loop().time() + limit)
-            if not tool.is_async:
-                return await _on_thread(lambda: _read(tool.function(**prepare()), tool.returns))
-            arguments = await _on_thread(prepare)
-            value = await _in_a_task(partial(tool.function, **arguments))
-            return await _on_thread(partial(_read, value, tool.returns))
-    except TimeoutError as error:
-        if not deadline.expired():
-            raise
-        msg = f"{tool.name} ran longer than its time-out of {limit:g} s; its effect is unknown"
-        raise ToolTimeoutError(msg) from error
+        if around.ours:
+            return await _run_here(tool, raw, call, late)
+        body = around.bodies.start(
+            tool, lambda: tool.check_arguments(raw), call, lambda value: _read(value, tool.returns)
+        )
+        parts: list[Part] = await wait_within(body, limit, who=tool.name, late=late, give_up=call.stop.set)
+        return parts
     finally:
         call.stop.set()
 
 
+async def _run_here(tool: Tool[..., Any], raw: dict[str, Any], call: ServedCall, late: TimeoutError) -> list[Part]:
+    """Run an async tool of perdure's own, whose client belongs to this event loop."""
+    arguments = tool.check_arguments(raw)
+    if tool.context_parameter is not None:
+        arguments[tool.context_parameter] = call
+    deadline = asyncio.timeout(tool.declaration.timeout.total_seconds())
+    try:
+        async with deadline:
+            return _read(await tool.function(**arguments), tool.returns)
+    except TimeoutError:
+        if deadline.expired():
+            raise late from None
+        raise
+
+
 async def _leave(around: _Around) -> None:
     """Leave the toolsets, even if the server is cancelled."""
-    from anyio import move_on_after  # noqa: PLC0415 - comes with the SDK
+    from anyio import move_on_after, to_thread  # noqa: PLC0415 - comes with the SDK
 
     with move_on_after(LEAVING_SECONDS, shield=True):
-        for error in await around.toolsets.leave():
-            logger.warning("%s", redact_text(replace_surrogates(str(error)), around.secrets))
+        for problem in await to_thread.run_sync(around.bodies.leave_toolsets, abandon_on_cancel=True):
+            logger.warning("%s", redact_text(replace_surrogates(problem), around.secrets))
 
 
 def _read(value: object, annotated: ReturnValue | None) -> list[Part]:

@@ -25,7 +25,7 @@ from perdure.contracts.a2a import TaskId
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import JsonValue
-from perdure.mcp_server import Describe, as_mcp
+from perdure.mcp_server import Describe, serve_tools
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 
@@ -51,7 +51,9 @@ def with_tasks(
         return await server.call_tool(name, arguments)
 
     tasks = Tasks(client, call_tool, opening)
-    server = as_mcp(*tools, instructions=instructions, describe=describe, extensions=[tasks])
+    server = serve_tools(
+        tools, name="perdure", instructions=instructions, describe=describe, extensions=[tasks], ours=True
+    )
     return server
 
 

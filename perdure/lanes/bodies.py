@@ -86,8 +86,9 @@ class Bodies:
         self._toolsets = OpenToolsets()
         self._tools = self.lane("tool", threads, None if loops is None else loops.tools)
         self._hooks = self.lane("hook", threads, None if loops is None else loops.hooks)
-        self._tools.loops.on_new.append(self._toolsets.abandon)
-        self._results = self.lane("result", threads)  # of async tools, which shall wait for no sync one
+        self._tools.loops.residents.add(self._toolsets)
+        # Of async tools, which shall wait for no sync one.
+        self._results = self.lane("result", threads, self._tools.loops)
 
     def place(self, tool: Tool[..., Any]) -> AbstractAsyncContextManager[None]:
         """Have a thread for what a call of the tool runs in the block.
@@ -152,16 +153,19 @@ class Bodies:
         """
         return self._hooks.call_within(seconds, name, code)
 
+    def leave_toolsets(self) -> list[str]:
+        """Leave the toolsets, and say which could not be; the next call of each enters it anew."""
+        if not self._toolsets.are_open:
+            return []
+        try:
+            return list(map(str, self._tools.loops.run_ours(self._toolsets.leave).result(LEAVING_SECONDS)))
+        except TimeoutError:
+            return [f"the toolsets could not be left within {LEAVING_SECONDS:g} s"]
+
     def close(self) -> None:
         """Leave the toolsets, cancel what still runs, and stop both lanes. A body that does not end is abandoned."""
-        if self._toolsets.are_open:
-            leaving = self._tools.loops.run_ours(self._toolsets.leave)
-            try:
-                for error in leaving.result(LEAVING_SECONDS):
-                    logger.warning("%s", error)
-            except TimeoutError:
-                logger.warning("the toolsets could not be left within %g s", LEAVING_SECONDS)
-        self._tools.loops.on_new.remove(self._toolsets.abandon)
+        for problem in self.leave_toolsets():
+            logger.warning("%s", problem)
         for lane in (self._tools, self._hooks, self._results):
             lane.close()
 

@@ -15,7 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import CoroutineType
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakSet
 
 from perdure.contracts.exceptions import failure_of, value_of
 from perdure.lanes.loops import CodeLoop
@@ -70,6 +71,13 @@ _held: ContextVar[list["Future[Any]"] | None] = ContextVar("perdure_held", defau
 """Runs on threads of the attempt that has a place."""
 
 
+class Resident(Protocol):
+    """It lives on a loop."""
+
+    def abandon(self) -> None:
+        """Leave all of it there, since the loop is blocked for good."""
+
+
 class Loops:
     """The event loop of one kind of code, which several lanes of a process may have in common.
 
@@ -79,13 +87,13 @@ class Loops:
     Attributes:
         name: What the code is, such as ``tool``.
         most: The number of loops that may be left to what blocks them.
-        on_new: Called before the first run on a new loop.
+        residents: What lives on the loop, and has to be abandoned with it.
     """
 
     def __init__(self, name: str, most: int) -> None:
         self.name = name
         self.most = most
-        self.on_new: list[Callable[[], None]] = []
+        self.residents: WeakSet[Resident] = WeakSet()
         self._loops = [CodeLoop(name)]
         self._lock = threading.Lock()
         self._unbegun: dict[Run, Callable[[CodeLoop], None]] = {}
@@ -180,8 +188,8 @@ class Loops:
                 if len(self._loops) > self.most:
                     return False
                 self._loops.append(CodeLoop(self.name))
-                for tell in list(self.on_new):
-                    tell()
+                for resident in list(self.residents):
+                    resident.abandon()
                 for schedule in self._unbegun.values():
                     schedule(self._loops[-1])
                 logger.warning("async %ss that come now run on a new loop; the blocked one is left behind", self.name)
