@@ -1,4 +1,4 @@
-"""Options that several verbs have: which events are printed and how, JSON, the length of lists, and moments."""
+"""Options that several verbs have: which events are printed and how, JSON, lengths of lists, moments; and all texts."""
 
 import re
 from collections.abc import Callable, Collection
@@ -9,8 +9,30 @@ import click
 
 from perdure.cli.errors import MistakeError
 from perdure.contracts.events import Names, event_type
+from perdure.contracts.texts import explain_odd_text
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
+
+
+class Text(click.ParamType[str]):
+    """A text, unless nothing behind a verb can keep it; it is refused in the client's words."""
+
+    name = "text"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse the text, or take it."""
+        if (why := explain_odd_text((param and param.name) or "", value)) is not None:
+            self.fail(why, param, ctx)
+        return click.STRING.convert(value, param, ctx)
+
+
+def refuse_odd_texts(command: click.Command) -> None:
+    """Have a verb, and those below it, refuse such texts."""
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = Text()
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        refuse_odd_texts(below)
 
 
 class EventType(click.ParamType[str]):

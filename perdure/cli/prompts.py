@@ -13,6 +13,7 @@ from perdure.agents.files import File
 from perdure.cli.errors import MistakeError
 from perdure.client.requests import Content
 from perdure.contracts.messages import ConversationError, check_history
+from perdure.contracts.texts import explain_odd_text
 from perdure.contracts.values import JsonValue, describe_mistake, json_object
 from perdure.llm.openai_format import WireMessage
 from perdure.trajectory import Trajectory
@@ -26,6 +27,8 @@ class Prompt(click.ParamType[str]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Read what the argument stands for."""
         text = str(value)
+        if (why := explain_odd_text("prompt", text)) is not None:
+            self.fail(why, param, ctx)
         if text.startswith("@@"):
             return text[1:]
         if text != "-" and not (text.startswith("@") and len(text) > 1):
@@ -76,6 +79,8 @@ class JsonObject(click.ParamType[dict[str, JsonValue]]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, JsonValue]:
         """Read the object."""
         text, place = str(value), ""
+        if (why := explain_odd_text("data", text)) is not None:
+            self.fail(why, param, ctx)
         if text.startswith("@"):
             place = f"{text[1:]}: "
             try:

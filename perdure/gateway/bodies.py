@@ -7,6 +7,7 @@ and validate on the event loop, and list every mistake: a body of unknown fields
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import Any, ClassVar, TypeVar, cast, get_args
 from urllib.parse import unquote_to_bytes
 
@@ -29,7 +30,8 @@ from starlette.responses import Response
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.json_bounds import BoundsError, read_json
-from perdure.contracts.values import JsonValue, find_repeated, guess_name
+from perdure.contracts.texts import CONTENT, explain_odd_text, find_odd_text
+from perdure.contracts.values import JsonValue, find_repeated, guess_name, replace_surrogates
 from perdure.gateway.problems import ProblemCode, ProblemError, problem_of_mistakes
 
 T = TypeVar("T")
@@ -48,6 +50,9 @@ MEDIUM = 2 * 1024 * 1024
 
 BODY_TIME, SMALL_BODY_TIME = timedelta(minutes=2), timedelta(seconds=20)
 """Longest time that a body may take to come, of a route with the gateway's limit alone, and of any other."""
+
+MOST_FIELDS = 1_000
+"""Fields of a body whose texts are looked at: no model has as many."""
 
 _UNFIT = 0
 """A value that no model of a body takes."""
@@ -113,12 +118,14 @@ class Reader:
 
     Args:
         kind: The type of the route's body; None is part of it if the body may be left out.
+        are_names: Whether texts without NUL, and short ones, are wanted wherever perdure's own routes have no content.
     """
 
-    def __init__(self, kind: Any) -> None:  # noqa: ANN401 - a model, or a union with None
+    def __init__(self, kind: Any, *, are_names: bool = True) -> None:  # noqa: ANN401 - a model, or a union with None
         model = next((part for part in get_args(kind) if isinstance(part, type) and issubclass(part, Body)), kind)
         self.longest: int | None = getattr(model, "longest", SMALL)
         self._adapter: TypeAdapter[object] = TypeAdapter(kind)
+        self._are_names = are_names
 
     async def read(self, text: bytes, request: Request) -> object:
         """The body as the route's parameter.
@@ -134,7 +141,9 @@ class Reader:
     def parse(self, text: bytes) -> object:
         """Parse and validate; raises as :meth:`read`."""
         try:
-            return self._adapter.validate_python(read_json(text))
+            value = read_json(text)
+            refuse_odd_texts(value, are_names=self._are_names)
+            return self._adapter.validate_python(value)
         except BoundsError as error:
             raise ProblemError(422, ReasonCode.REQUEST_INVALID, f"body: {error}") from None
         except ValidationError as error:
@@ -142,6 +151,19 @@ class Reader:
         except ValueError:
             msg = "the body is no JSON; send an object, in UTF-8"
             raise ProblemError(400, ProblemCode.BAD_JSON, msg) from None
+
+
+def refuse_odd_texts(body: object, *, are_names: bool) -> None:
+    """Refuse a body with a text that nothing behind the gateway can keep, as the client refuses it.
+
+    Raises:
+        ProblemError: It has one.
+    """
+    items = cast("dict[str, object]", body).items() if isinstance(body, dict) else ()
+    fields = dict(islice(items, MOST_FIELDS))  # the model refuses more, or leaves them alone
+    problem = find_odd_text({"body": list(fields)}) or find_odd_text(fields, CONTENT if are_names else list(fields))
+    if problem is not None:
+        raise ProblemError(422, ReasonCode.REQUEST_INVALID, problem)
 
 
 class BodyRequest(Request):
@@ -189,9 +211,9 @@ class BodyRequest(Request):
 
 
 def refuse_odd_query(request: Request, known: Collection[str] | None) -> None:
-    """Refuse a query that is not in UTF-8, or has NUL; and one with a parameter that is unknown, or stands twice.
+    """Refuse a query that is not in UTF-8, has NUL or a very long text; and a parameter unknown, or given twice.
 
-    Not every database takes NUL. A filter of a misspelt name would filter nothing.
+    Not every database takes NUL, in the path either. A filter of a misspelt name would filter nothing.
 
     Args:
         request: The request.
@@ -205,9 +227,11 @@ def refuse_odd_query(request: Request, known: Collection[str] | None) -> None:
     except UnicodeDecodeError:
         said = "query: is not in UTF-8; encode its texts as UTF-8 before they are percent-encoded"
         raise ProblemError(422, ReasonCode.REQUEST_INVALID, said) from None
-    named = next((name for name, value in request.query_params.multi_items() if "\0" in name + value), None)
-    if named is not None:
-        raise _refused(named, "has the character NUL; leave it out (query)")
+    ids = request.path_params.items() if known is not None else ()
+    for place, items in (("path", ids), ("query", request.query_params.multi_items())):
+        for name, value in items:
+            if (why := explain_odd_text("", [name, value])) is not None:
+                raise _refused(name, f"{why} ({place})")
     if known is None:
         return
     names = [name for name, _ in request.query_params.multi_items()]
@@ -219,7 +243,7 @@ def refuse_odd_query(request: Request, known: Collection[str] | None) -> None:
 
 
 def _refused(name: str, said: str) -> ProblemError:
-    shown = name.replace("\0", "")[:100] or "query"
+    shown = replace_surrogates(name.replace("\0", ""))[:100] or "query"
     return ProblemError(422, ReasonCode.REQUEST_INVALID, f"{shown}: {said}")
 
 
@@ -240,8 +264,9 @@ class BodyRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         """FastAPI's handler, behind a look at the query, which is given the body as it was read."""
         handle = super().get_route_handler()
-        reader = None if self.body_field is None else Reader(self.body_field.field_info.annotation)
         is_own = self.include_in_schema and self.path.startswith("/v1/")
+        body = self.body_field
+        reader = None if body is None else Reader(body.field_info.annotation, are_names=is_own)
         known = frozenset(_query_names(self.dependant)) if is_own else None
 
         async def handle_read(request: Request) -> Response:

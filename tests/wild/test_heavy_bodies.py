@@ -19,8 +19,9 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
 from perdure import Agent
-from perdure.client import texts
 from perdure.client.errors import RequestRefusedError
+from perdure.client.texts import refuses_odd_texts
+from perdure.contracts import texts
 from perdure.contracts.json_bounds import MOST_DEPTH, MOST_VALUES, BoundsError, check_text, check_value, read_json
 from perdure.gateway import bodies
 from perdure.gateway.bodies import MEDIUM, ON_THE_LOOP, SMALL, TINY, Body, BodyRoute, Reader
@@ -154,15 +155,15 @@ def test_parts_of_a_message_of_the_a2a_door_are_read_up_to_the_first_mistake() -
 async def test_texts_of_a_large_value_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a value with half a character is searched for it; the walk over 98,000 parts held the loop for 300 ms."""
     walked: list[object] = []
-    walk = texts._texts_in
+    walk = texts.texts_in
 
     def watched(value: object) -> Iterator[str]:
         walked.append(value)
         return walk(value)
 
-    monkeypatch.setattr(texts, "_texts_in", watched)
+    monkeypatch.setattr(texts, "texts_in", watched)
 
-    @texts.refuses_odd_texts
+    @refuses_odd_texts
     class Verbs:
         async def start(self, context: object) -> None:
             """Do nothing."""

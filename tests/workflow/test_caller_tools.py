@@ -162,7 +162,7 @@ ODD = (
     (b'{"value": NaN}', 422, "not finite"),
     (b'{"value": 1e999}', 422, "not finite"),
     (b'{"value": ' + b"9" * 5_000 + b"}", 422, "too many digits"),
-    (b'{"value": "\\ud800"}', 409, "half a character"),
+    (b'{"value": "\\ud800"}', 422, "half a character"),
     (b'{"value": ' + b"[" * 100 + b"]" * 100 + b"}", 422, "64 levels deep"),
     (b'{"value": "' + b"x" * 10_000_000 + b'"}', 413, ""),
     (b'{"value": "' + b"x" * 33_000 + b'"}', 409, "the limit is 32,768"),
