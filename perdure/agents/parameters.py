@@ -178,7 +178,11 @@ def draw_iterators(value: object) -> object:
         except BaseException as error:  # it is the author's code that runs
             msg = f"the tool returned {_what_draws(value)} that raised {print_error(error)}"
             raise InvalidOutputError(msg) from error
-        return [draw_iterators(to_plain(item)) for item in items]
+        try:
+            return [draw_iterators(to_plain(item)) for item in items]
+        except RecursionError:  # what was drawn cannot be drawn again, to find it out where all else is
+            msg = f"the tool returned {_what_draws(value)} with an item that is nested too deeply, or holds itself"
+            raise InvalidOutputError(msg) from None
     return _with_parts(value, draw_iterators)
 
 

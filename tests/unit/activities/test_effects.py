@@ -36,6 +36,7 @@ from perdure.llm.tool_output import CallResult
 from perdure.store import Claim, Store
 from perdure.workflows.options import GRACE
 from tests.unit.store.given import SESSION, answer, finish, generate, open_turn, result, types, wish
+from tests.wild.test_author_exceptions import RAISED, made
 from tests.wild.test_hostile_values import VALUES
 
 Judged = tuple[Claim, Recovery | None]
@@ -344,3 +345,22 @@ async def test_a_claim_that_is_heard_of_late_is_made_once_more(ledger: Ledger, m
         await ledger.attempt(search(idempotent=True))
 
     assert [claimed.state for claimed, _ in later] == ["free"]
+
+
+@pytest.mark.parametrize("kind", RAISED)
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_whatever_a_reconciler_raises_leaves_the_effect_unknown_after_one_run(
+    ledger: Ledger, kind: str, is_async: bool
+) -> None:
+    """S-31: also what no handler of exceptions sees, and what cannot be printed."""
+    runs: list[str] = []
+
+    def fail(query: str) -> Any:
+        runs.append(query)
+        raise made(kind)
+
+    async def fail_async(query: str) -> Any:
+        fail(query)
+
+    verdict = await ledger.after_a_loss(search(fail_async if is_async else fail))
+    assert (verdict.decision, verdict.code, len(runs)) == ("given_up", "tool.effect_unknown", 1)
