@@ -5,12 +5,14 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
+from perdure.agents.context import InvalidOutputError
 from perdure.agents.environment import from_environment
 from perdure.agents.schemas import GivenUpError, Watch, watch
 from perdure.agents.tool import Tool
@@ -138,11 +140,11 @@ class Bodies:
         names = dict(zip(inspect.signature(function).parameters, arguments, strict=True))
 
         async def carry_out_async() -> Any:  # noqa: ANN401 - the reader's
-            return read(await function(**names))
+            return read(_refuse_unrun(await function(**names)))
 
         if inspect.iscoroutinefunction(function):
             return self._hooks.run_on_loop(name, carry_out_async)
-        return self._hooks.run_on_thread(name, lambda: read(function(**names)))
+        return self._hooks.run_on_thread(name, lambda: read(_refuse_unrun(function(**names))))
 
     def call_within(self, seconds: float, name: str, code: Callable[[], T]) -> T:
         """The result of an author's sync code other than a tool's body, for a caller that may block.
@@ -168,6 +170,25 @@ class Bodies:
             logger.warning("%s", problem)
         for lane in (self._tools, self._hooks, self._results):
             lane.close()
+
+
+def _refuse_unrun(returned: object) -> object:
+    """Return the value of a function, unless that is its own body, of which nothing has run yet.
+
+    Raises:
+        InvalidOutputError: It is; the message says what to write.
+    """
+    kind = type(returned)  # ``isinstance`` would ask the value for its class, which may be the author's code
+    if issubclass(kind, Awaitable):
+        if issubclass(kind, CoroutineType):
+            CoroutineType.close(cast("CoroutineType[object, object, object]", returned))  # or Python would warn of it
+        how = " that nobody awaited, so its code has not run; write 'async def' and 'return await …'"
+    elif issubclass(kind, GeneratorType | AsyncGeneratorType):
+        how = ", so its code has not run; write it without 'yield'"
+    else:
+        return returned
+    msg = f"the function returned a {kind.__name__}{how}"
+    raise InvalidOutputError(msg)
 
 
 class _Stop(Watch):
