@@ -2,6 +2,8 @@
 
 A lane has both. Code that runs in one can block, fail in any way and never end: all of that is the failure of its one
 run. Its time counts from its first step, and a run that was given up before has none.
+
+Long, because all that one run meets stands here: its thread or its loop, its first step, its time and its end.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -69,6 +71,11 @@ def _begin(begun: "Future[None]") -> bool:
 
 _held: ContextVar[list["Future[Any]"] | None] = ContextVar("perdure_held", default=None)
 """Runs on threads of the attempt that has a place."""
+
+
+def _start_task(coroutine: Coroutine[Any, Any, None], on: CodeLoop) -> None:
+    """Start a task without the loop's factory of tasks, which an author's code may have set, and not to work."""
+    asyncio.Task(coroutine, loop=on.loop)
 
 
 class Resident(Protocol):
@@ -133,7 +140,7 @@ class Loops:
 
         def schedule(on: CodeLoop) -> None:
             on.start()
-            on.loop.call_soon_threadsafe(lambda: on.loop.create_task(work(on)), context=outer.copy())
+            on.loop.call_soon_threadsafe(lambda: _start_task(work(on), on), context=outer.copy())
 
         with self._lock:
             self._unbegun[run] = schedule

@@ -147,3 +147,27 @@ async def test_bodies_that_close_end_their_own_runs_and_no_others() -> None:
     second.close()
     loops.tools.close()
     loops.hooks.close()
+
+
+async def test_a_tool_that_breaks_the_making_of_tasks_breaks_its_own_alone() -> None:
+    """The loop is everybody's: the next call begins all the same."""
+    loops = ProcessLoops()
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise ZeroDivisionError
+
+    @tool
+    async def tamper() -> str:
+        """Tamper with the loop."""
+        asyncio.get_running_loop().set_task_factory(refuse)
+        return "tampered"
+
+    bodies = Bodies(1, {}, loops)
+    for _ in range(3):
+        run = bodies.start(tamper, {}, NO_CONTEXT)
+        said = await wait_within(run, 60, who="tamper", late=TimeoutError(), give_up=lambda: None)
+        assert said == "tampered"
+    loops.tools._loops[-1].loop.set_task_factory(None)
+    bodies.close()
+    loops.tools.close()
+    loops.hooks.close()
