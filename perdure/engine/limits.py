@@ -6,7 +6,7 @@ N allows exactly N: the call beyond it is refused, and the turn ends.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Context, Decimal
+from decimal import ROUND_DOWN, Context, Decimal
 from typing import Literal
 
 from perdure.contracts.budgets import Budgets, ExtendRequest, Spent
@@ -26,6 +26,9 @@ CODES = {row.name: ReasonCode(f"budget.{row.code or row.name}_exhausted") for ro
 
 DIGITS_OF_MONEY = 4
 """Significant digits of an amount in a text."""
+
+_PARTS = Context(prec=20, rounding=ROUND_DOWN)
+"""Division of money; its sums are exact with the 28 digits that others have."""
 
 _NOUNS = {row.name: row.noun for row in DIMENSIONS}
 
@@ -131,8 +134,8 @@ def _of(budgets: Budgets, spent: Spent, dimension: str) -> str:
 def share(budgets: Budgets, spent: Spent, parts: int) -> Budgets:
     """The budgets of one delegate, if what is left is divided into ``parts`` equal parts.
 
-    Whole numbers are rounded down, so that all parts together are never more than what is left. A part may be nothing:
-    ``forbids_generation`` says so, and such a delegate is not to be started.
+    Whole numbers and money are rounded down, so that all parts together are never more than what is left. A part may
+    be nothing: ``forbids_generation`` says so, and such a delegate is not to be started.
     """
     left: dict[str, object] = {
         name: max(0, limit - getattr(spent, name)) // parts
@@ -140,7 +143,7 @@ def share(budgets: Budgets, spent: Spent, parts: int) -> Budgets:
         if (limit := getattr(budgets, name)) is not None
     }
     if budgets.cost_usd is not None:
-        left["cost_usd"] = max(Decimal(0), budgets.cost_usd - spent.cost_usd) / parts
+        left["cost_usd"] = _PARTS.divide(max(Decimal(0), budgets.cost_usd - spent.cost_usd), Decimal(parts))
     if budgets.depth is not None:
         left["depth"] = max(0, budgets.depth - 1)
     return budgets.model_copy(update=left)

@@ -300,7 +300,8 @@ def test_as_many_delegates_start_as_could_each_pay_for_a_first_call(
     action = next_action(state, Mailbox())
     assert isinstance(action, CallDelegates)
     shares = [start.request.budgets.cost_usd for start in action.starts if start.request.budgets is not None]
-    assert shares == [Decimal(1) / started] * started
+    assert [round(share, 15) for share in shares if share is not None] == [round(Decimal(1) / started, 15)] * started
+    assert sum(share for share in shares if share is not None) <= 1
     told = [refused.error and (refused.error.code, refused.error.message) for refused in action.refused]
     assert told == [("tool.delegate_failed", TOO_MANY)] * (asked - started)
 

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.contracts.budgets import Budgets, Spent
@@ -26,6 +26,7 @@ def used_of(grant: Budgets, part: int) -> Spent:
 
 
 @given(LIMITS, st.integers(1, 4), st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=30))
+@example(Budgets(cost_usd=Decimal("4.28")), 3, [(True, 0), (False, 0), (True, 0), (False, 3), *[(True, 0)] * 3])
 def test_the_shares_and_what_was_used_are_never_more_than_the_budget(
     budgets: Budgets, at_once: int, moves: list[tuple[bool, int]]
 ) -> None:
