@@ -38,6 +38,10 @@ PAUSED = "paused"
 """The ``activity`` of a paused turn in its status."""
 
 
+KEPT = (ReasonCode.REQUEST_BLOCKED, ReasonCode.REQUEST_UNKNOWN_SESSION)
+"""Codes of refused turns that who waits for the turn gets as they are; all others are an invalid request."""
+
+
 def refuse(code: ReasonCode, message: str) -> ApplicationError:
     """A failure that no retry can help, with the facts for machines beside the sentence for people."""
     detail = ErrorDetail(code=code, title="runtime", message=message)
@@ -281,8 +285,7 @@ class TurnMail:
         await self.runtime.wait(lambda: self.opened is not None)
         if not isinstance(opened := self.opened, Opened):
             error = opened.error if opened is not None else None
-            blocked = error is not None and error.code == ReasonCode.REQUEST_BLOCKED
-            code = ReasonCode.REQUEST_BLOCKED if blocked else ReasonCode.REQUEST_INVALID
+            code = next((kept for kept in KEPT if error is not None and error.code == kept), ReasonCode.REQUEST_INVALID)
             raise refuse(code, error.message if error is not None else "the turn was refused")
         return opened
 

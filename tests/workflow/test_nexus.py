@@ -16,6 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, Worker
 
 from perdure import Agent, ask_user, tool
+from perdure.client import UnknownSessionError
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
 from tests.workflow.test_from_workflows import ended, failure_of
@@ -170,6 +171,14 @@ async def test_questions_approvals_and_messages_go_through_the_service(
             assert await caller.operate("send", session=session, prompt="more") == {"turn": 2}
             await house.wait_for_event("agent_end", 2)
             assert await caller.operate("cancel", session=session) == {"stops": False}
+
+
+async def test_a_session_that_temporal_knows_and_the_store_does_not_is_a_missing_one(house: House) -> None:
+    """A message to it starts its workflow, which finds nothing; the refusal is the one for an unknown session."""
+    await (await house.start()).terminate()
+    async with house.worker(agent()):
+        with pytest.raises(UnknownSessionError):
+            await house.client.send(house.session, "x")
 
 
 @pytest.mark.parametrize(
