@@ -13,13 +13,13 @@ from perdure.contracts.turns import TurnResult
 from perdure.testing import Script, ScriptedProvider, faults, say
 from tests.gateway import gateway, token_lines
 from tests.house import House, eventually
+from tests.temporal_cli import workflow
 from tests.workflow.asking import COLOUR, DONE, asker, waiting
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import agent, asks, in_order, played, results_in
 from tests.workflow.test_cancel_all import HELD, running, state_of
 from tests.workflow.test_command_line import perdure
 from tests.workflow.test_schedules import ran
-from tests.workflow.test_stock_cli import workflow
 
 BLOCKED = "request.blocked"
 

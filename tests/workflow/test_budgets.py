@@ -15,7 +15,7 @@ from perdure.client.errors import RequestRefusedError, SessionIdleError
 from perdure.testing import Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House
 from tests.memory import Run
-from tests.workflow.test_stock_cli import temporal
+from tests.temporal_cli import temporal
 
 pytestmark = pytest.mark.deep
 

@@ -9,10 +9,10 @@ from perdure import Agent
 from perdure.client import WrongTurnError
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.house import House
+from tests.temporal_cli import temporal, workflow
 from tests.workflow.asking import refusal, update
 from tests.workflow.bodies import Body, happened
 from tests.workflow.test_command_line import perdure
-from tests.workflow.test_stock_cli import temporal, workflow
 
 pytestmark = pytest.mark.deep
 

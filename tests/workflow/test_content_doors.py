@@ -13,11 +13,12 @@ from perdure.client import RequestRefusedError, Turn
 from perdure.contracts.messages import UserMessage
 from perdure.testing import Script, ScriptedProvider, say
 from tests.house import WAIT_SECONDS, House
+from tests.temporal_cli import temporal, workflow
 from tests.workflow.asking import COLOUR, DONE, asker, results, waiting
 from tests.workflow.test_content import ENCODED, IMAGE_URL, PNG, contents
 from tests.workflow.test_mcp_door import did, host, refused
 from tests.workflow.test_people_doors import perdure
-from tests.workflow.test_stock_cli import start, temporal, workflow
+from tests.workflow.test_stock_cli import start
 
 pytestmark = pytest.mark.deep
 

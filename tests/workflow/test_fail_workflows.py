@@ -19,13 +19,14 @@ from perdure.contracts.names import TURN_CANCELLED
 from perdure.contracts.turns import TurnResult
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
+from tests.temporal_cli import temporal, workflow
 from tests.workflow.backgrounds import awaiting, starts, steps
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, children, played, query_of, results_in
 from tests.workflow.delegating import agent as named
 from tests.workflow.killing import AGENTS
 from tests.workflow.test_command_line import perdure
-from tests.workflow.test_stock_cli import start, temporal, workflow
+from tests.workflow.test_stock_cli import start
 
 pytestmark = pytest.mark.deep
 

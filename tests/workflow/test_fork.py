@@ -9,8 +9,8 @@ from perdure.client import SessionBusyError, UnknownSessionError
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
+from tests.temporal_cli import workflow
 from tests.workflow.test_command_line import perdure
-from tests.workflow.test_stock_cli import workflow
 
 pytestmark = pytest.mark.deep
 

@@ -18,7 +18,7 @@ from perdure.settings import SettingsError, load_settings
 from perdure.testing import Script, ScriptedProvider, say
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House
-from tests.workflow.test_stock_cli import temporal, workflow
+from tests.temporal_cli import temporal, workflow
 
 KEY, OTHER = bytes(range(32)), bytes(range(100, 132))
 KEYS = f"k1:{base64.b64encode(KEY).decode()}"

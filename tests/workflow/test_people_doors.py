@@ -14,8 +14,8 @@ import pytest
 from perdure.client import RequestRefusedError, UnknownSessionError
 from perdure.testing import Script, ScriptedProvider
 from tests.house import ROOT, WAIT_SECONDS, House, eventually
+from tests.temporal_cli import temporal
 from tests.workflow.asking import COLOUR, DONE, PAID, PAY, asker, results, several, waiting
-from tests.workflow.test_stock_cli import temporal
 
 pytestmark = pytest.mark.deep
 

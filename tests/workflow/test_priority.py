@@ -21,11 +21,11 @@ from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, 
 from tests.conftest import FAST
 from tests.gateway import gateway
 from tests.house import House, eventually
+from tests.temporal_cli import workflow
 from tests.unit.cli.invoked import assert_one_line, perdure
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, agent, asks, children, in_order, played
 from tests.workflow.test_schedules import ran
-from tests.workflow.test_stock_cli import workflow
 
 pytestmark = pytest.mark.deep
 

@@ -91,9 +91,14 @@ async def test_after_a_restore_jobs_end_and_who_goes_on_is_told(house: House, re
                 assert "running" not in listed
             async with house.worker(AGENT):
                 for session in (at_work, ended) if reconciled else (at_work,):
-                    result = await (await client.send(session, "and then?")).result()
+                    turn = await client.send(session, "and then?")
+                    assert NOTE in await turn.notice()
+                    result = await turn.result()
                     assert (result.stop_reason, result.turn) == ("finished", 3 if session == ended else 2)
                     assert NOTE in said_in(provider)
+                newest = await client.send(at_work, "and now?")
+                assert await newest.notice() == ""
+                await newest.result()
                 behind = (await house.store.turn(at_work, 1)).result
     assert behind is not None
     assert (behind.error or "").endswith("(Temporal knows that it ended as finished after 1 steps)")

@@ -10,32 +10,15 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from perdure import Agent
-from perdure.cli.server import find_binary
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import ChatRequest, Reply, Script, ScriptedProvider, call, faults, say
 from tests.house import WAIT_SECONDS, House, eventually
+from tests.temporal_cli import temporal, workflow
 from tests.workflow.bodies import Body, happened
 
 pytestmark = pytest.mark.deep
 
 AGENT = Agent(name="tester", model="openai/scripted")
-
-
-async def temporal(*arguments: str) -> tuple[int, str]:
-    """The exit code and the output of ``temporal``; the address comes from its own environment variable."""
-    process = await asyncio.create_subprocess_exec(
-        find_binary(), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
-
-
-async def workflow(*arguments: str, fails: bool = False) -> Any:
-    """What a ``temporal workflow`` command prints as JSON."""
-    code, output = await temporal("workflow", *arguments, "--output", "json")
-    assert (code != 0) is fails, output
-    return json.JSONDecoder().raw_decode(output)[0]  # what fails says so behind it
 
 
 async def start(house: House, **request: Any) -> None:

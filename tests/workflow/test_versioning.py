@@ -1,16 +1,12 @@
 """Worker deployments: which version of the workers has a turn, and when it moves, by Temporal's own command line."""
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import VersioningBehavior
 
@@ -22,20 +18,18 @@ from perdure.client.versions import Version, move_command
 from perdure.contracts.waits import Cause, TurnWait
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
+from tests.temporal_cli import carry_out, temporal
+from tests.temporal_cli import make_current as set_current
 from tests.workflow.agents_with_state import agent as with_state
 from tests.workflow.asking import COLOUR, asker, waiting
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import agent, asks, in_order, played
 from tests.workflow.killing import result_of
-from tests.workflow.test_stock_cli import temporal
 
 pytestmark = pytest.mark.deep
 
 HELD = call(("held", {}))
 LOOK = call(("look", {}))
-
-PARTITIONS = 4
-"""Partitions of a task queue, unless a server is told another number."""
 
 
 @tool
@@ -54,38 +48,9 @@ async def version(house: House, build: str, policy: str, *agents: Agent) -> Asyn
         yield
 
 
-async def build_of(house: House, queue: str) -> str:
-    """The build that a queue, or one partition of it, gives new turns to."""
-    request = DescribeTaskQueueRequest(
-        namespace=house.temporal.namespace,
-        task_queue=TaskQueue(name=queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-    )
-    described = await house.temporal.workflow_service.describe_task_queue(request, retry=True)
-    return described.versioning_info.current_deployment_version.build_id
-
-
 async def make_current(house: House, build: str) -> None:
-    """What an operator runs, as soon as the server has seen a worker of the build; it then takes a moment to spread.
-
-    Each partition of the queue is asked, as the state of the deployment may say for ever that the change goes on
-    (temporalio/temporal#11842).
-    """
-    queue = house.settings.task_queue
-    partitions = [queue, *(f"/_sys/{queue}/{number}" for number in range(1, PARTITIONS))]
-
-    async def done() -> bool:
-        code, _ = await temporal(
-            *("worker", "deployment", "set-current-version", "--yes"),
-            *("--deployment-name", house.settings.deployment, "--build-id", build),
-        )
-        return code == 0
-
-    async def spread() -> bool:
-        return all([await build_of(house, partition) == build for partition in partitions])
-
-    await eventually(done)
-    await eventually(spread)
+    """The version with this build is the current one of the test's deployment."""
+    await set_current(house.temporal, house.settings.task_queue, house.settings.deployment, build)
 
 
 @asynccontextmanager
@@ -287,19 +252,6 @@ async def test_an_errand_is_bound_to_no_version_and_a_ramping_one_takes_its_shar
     bound = described.raw_description.workflow_execution_info.versioning_info
     assert bound.versioning_override.behavior == VersioningBehavior.AUTO_UPGRADE.value
     assert bound.deployment_version.build_id == "2"
-
-
-async def carry_out(advice: str) -> None:
-    """Run the first command of Temporal's that an advice has, as it stands.
-
-    Raises:
-        AssertionError: There is none, or the server refuses it.
-    """
-    _, _, behind = advice.partition("'temporal ")
-    assert behind, advice
-    command = shlex.split(behind.partition("'")[0])
-    code, said = await temporal(*command, *(["--yes"] if command[0] == "worker" else []))
-    assert code == 0, (advice, said)
 
 
 async def wait_for(house: House, cause: Cause) -> TurnWait:
