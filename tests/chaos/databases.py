@@ -1,5 +1,6 @@
 """PostgreSQL databases for sessions, which can be taken away for a while."""
 
+import asyncio
 import contextlib
 import shutil
 import tempfile
@@ -131,6 +132,21 @@ class Databases:
         finally:
             self._administer(f"DROP DATABASE {name} WITH (FORCE)")
             self._administer(f"DROP TABLESPACE {name}")
+
+    async def dump(self, url: str, file: Path) -> None:
+        """Write a copy of the database, as of now, by ``pg_dump``."""
+        await self._run("pg_dump", "--format=custom", f"--file={file}", url)
+
+    async def restore(self, url: str, file: Path) -> None:
+        """Put a copy in the place of the database, whose connections are cut, by ``pg_restore``."""
+        name = make_url(url).database
+        self._administer(f"DROP DATABASE {name} WITH (FORCE)")
+        self._administer(f"CREATE DATABASE {name}")
+        await self._run("pg_restore", "--exit-on-error", f"--dbname={url}", str(file))
+
+    async def _run(self, program: str, *arguments: str) -> None:
+        process = await asyncio.create_subprocess_exec(self._server.bin_path / program, *arguments)
+        assert await process.wait() == 0, program
 
     def cut(self, url: str, but: str = "") -> None:
         """End every connection to the database, but those of this application."""

@@ -23,11 +23,13 @@ import click
 
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.messages import ToolMessage
+from perdure.contracts.turns import StopReason
 from perdure.testing import ChatRequest, Reply, call, faults, say
 from tests.chaos.agents import EFFECTS
 from tests.chaos.agents_on_duty import CHANGED
+from tests.chaos.fleet import PATIENCE, Fleet, Job
 from tests.chaos.recording import Times, record
-from tests.chaos.storm import PATIENCE, STEPS, Fleet, Job
+from tests.chaos.storm import STEPS
 from tests.faults.prometheus import Prometheus, prometheus
 
 AT_ONCE = 8
@@ -243,7 +245,7 @@ async def meet(fleet: Fleet, watching: Prometheus, name: str, recorded_in: Path 
     loading = asyncio.create_task(fleet.load(AT_ONCE, enough))
     start = time.time()
     await asyncio.sleep(BEFORE_A_RECORDING if recorded_in else WATCH)
-    before = await watching.firing()
+    before = await _alerts(watching)
     began, began_at = time.monotonic(), time.time()
     noting = asyncio.create_task(_note_alerts(watching, account, before, began))
     try:
@@ -270,9 +272,18 @@ async def meet(fleet: Fleet, watching: Prometheus, name: str, recorded_in: Path 
 
 async def _note_alerts(watching: Prometheus, account: Account, before: set[str], began: float) -> None:
     while True:
-        for name in await watching.firing() - before:
+        for name in await _alerts(watching) - before:
             account.alerts.setdefault(name, time.monotonic() - began)
         await asyncio.sleep(1)
+
+
+async def _alerts(watching: Prometheus) -> set[str]:
+    """The alerts that fire, each with the causes or instances for which it does."""
+    labels = ("cause", "reason", "instance")
+    return {
+        " ".join([alert["alertname"], *(f"({alert[label]})" for label in labels if label in alert)])
+        for alert in await watching.alerts()
+    }
 
 
 async def _resume(fleet: Fleet, jobs: list[Job]) -> int:
@@ -317,6 +328,10 @@ async def _judge(fleet: Fleet, jobs: list[Job], account: Account) -> None:
             account.wrong.append(f"{job.session}: a follower saw {job.seen}")
         listed = (await fleet.http.get(f"{fleet.gateways[1].url}/v1/sessions/{job.session}")).json()
         last = results[-1] if results else None
+        if last is not None and last.stop_reason is StopReason.ERROR:
+            account.wrong.append(
+                f"{job.session}: its last turn ended with {last.reason_code}, also once it was resumed"
+            )
         if last is not None and listed["stop_reason"] != last.stop_reason.value:
             account.wrong.append(
                 f"{job.session}: ended with {last.stop_reason.value}, listed as {listed['stop_reason']}"

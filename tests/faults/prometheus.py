@@ -122,8 +122,12 @@ class Prometheus:
 
     async def firing(self) -> set[str]:
         """The names of the alerts that fire now."""
+        return {alert["alertname"] for alert in await self.alerts()}
+
+    async def alerts(self) -> list[Mapping[str, str]]:
+        """The labels of the alerts that fire now."""
         alerts = (await self.http.get("/api/v1/alerts")).json()["data"]["alerts"]
-        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+        return [alert["labels"] for alert in alerts if alert["state"] == "firing"]
 
     async def fired(self) -> list[Mapping[str, str]]:
         """The labels of every alert that has fired so far; in this time many are soon over."""
