@@ -5,15 +5,21 @@ Agents come from the worker's modules. A start request may also bring a whole ag
 
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.errors import error_of_missing_version, permanent, redact_and_cut, runtime_error
+from perdure.activities.errors import (
+    LONGEST_MISSING_RETRY,
+    error_of_missing_version,
+    permanent,
+    redact_and_cut,
+    runtime_error,
+)
 from perdure.activities.heartbeat import note_spent
 from perdure.activities.store_access import store_failures, write_until_stored
 from perdure.activities.toolbox.runner import CallContext
@@ -47,13 +53,28 @@ NOT_ALLOWED = (
 )
 
 
-Elsewhere = Callable[[str], Awaitable[bool | None]]
-"""Says whether another worker that polls has the agent of a name; None if that cannot be known."""
+class Elsewhere(Protocol):
+    """What other workers that poll tell of themselves."""
+
+    async def has(self, agent: str) -> bool | None:
+        """Whether one has the agent of a name; None if that cannot be known."""
+
+    async def takes(self, missing: MissingVersion) -> bool:
+        """Whether one says that it has what this worker lacks, and calls of the turn may go to it."""
 
 
-async def find_nowhere(_: str) -> bool | None:
+class Nowhere:
     """A worker that no other one polls beside."""
-    return False
+
+    async def has(self, agent: str) -> bool | None:
+        """No."""
+        del agent
+        return False
+
+    async def takes(self, missing: MissingVersion) -> bool:
+        """No."""
+        del missing
+        return False
 
 
 class Roster:
@@ -64,12 +85,12 @@ class Roster:
         agents: Mapping[str, Agent],
         inline: InlineAgents | None,
         definitions: "Definitions",
-        elsewhere: Elsewhere = find_nowhere,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._definitions = definitions
         self._agents = agents
         self._inline = inline
-        self._elsewhere = elsewhere
+        self._elsewhere = elsewhere or Nowhere()
         self._made: OrderedDict[str, Agent] = OrderedDict()
 
     def find_agent(self, definition: AgentDefinition) -> Agent | None:
@@ -116,7 +137,7 @@ class Roster:
         if opening.stopped:
             message = f"the turn was stopped before a worker that has an agent {name!r} opened it"
             return permanent(runtime_error(ReasonCode.RUNTIME_ABORTED, message))
-        if await self._elsewhere(name) is False:
+        if await self._elsewhere.has(name) is False:
             known = ", ".join(sorted(self._agents)) or "none"
             message = f"no worker that polls has an agent {name!r}; this worker has: {known}"
             return permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_AGENT, message))
@@ -124,7 +145,19 @@ class Roster:
         if delegated is not None:
             caller = (await self._definitions.get(delegated.definition)).name
             missing = MissingVersion(agent=caller, what="delegate", name=name, definition=delegated.definition)
-        return error_of_missing_version(missing, activity.info().attempt)
+        return await self.offer(missing)
+
+    async def offer(self, missing: MissingVersion, longest: timedelta = LONGEST_MISSING_RETRY) -> ApplicationError:
+        """The failure that leaves an activity to another worker; soon, if one that polls says that it can take it.
+
+        Args:
+            missing: What this worker lacks.
+            longest: Bound of the wait before another worker is offered the activity.
+        """
+        missing = replace(missing, elsewhere=await self._elsewhere.takes(missing))
+        info = activity.info()
+        waited = datetime.now(UTC) - info.scheduled_time
+        return error_of_missing_version(missing, info.attempt, waited, longest)
 
     def read_definition(self, request: TurnRequest) -> AgentDefinition | None:
         """The definition that a request brings; None if it brings none.

@@ -20,12 +20,14 @@ LONGEST_RAW_TEXT = 50_000
 FIRST_MISSING_RETRY, LONGEST_MISSING_RETRY = timedelta(milliseconds=500), timedelta(seconds=10)
 """Bounds of the wait before another worker is offered what this one lacks: it may be there already."""
 
-OFTEN, RAREST_MISSING_RETRY = 60, timedelta(minutes=5)
-"""Attempts, ten minutes of them, after which the wait grows by five seconds each, up to this one: it may be days away.
-A thousand attempts last for three days."""
+PASSING, SOON, MOST_QUICK = timedelta(seconds=30), timedelta(seconds=2), 150
+"""While a worker that polls has the part, a call is offered each half second for so long, then each two seconds up to
+this attempt. Chance decides who is asked; the worker may be full for hours, and one that has ended counts for a while.
+"""
 
-MOST_DOUBLINGS = 10
-"""Doublings of a wait after which it is longer than any bound."""
+RAREST_MISSING_RETRY, GROWTH = timedelta(minutes=6), 30
+"""Longest wait at all, for a worker that is days away; until then a thirtieth of the time so far. A thousand attempts
+last for three days."""
 
 
 def permanent(detail: ErrorDetail, *more: object) -> ApplicationError:
@@ -75,20 +77,24 @@ def runtime_error(code: ReasonCode, message: str) -> ErrorDetail:
 
 
 def error_of_missing_version(
-    missing: MissingVersion, attempt: int, longest: timedelta = LONGEST_MISSING_RETRY
+    missing: MissingVersion, attempt: int, waited: timedelta, longest: timedelta = LONGEST_MISSING_RETRY
 ) -> ApplicationError:
     """The failure that leaves an activity to another worker, because this one lacks a part of the turn's version.
 
     Args:
         missing: The part.
-        attempt: Number of the attempt, from 1: the later it is, the longer is the wait before the next one.
-        longest: Bound of that wait.
+        attempt: Number of the attempt, from 1.
+        waited: Time since the activity was first asked for: the longer it is, the longer is the wait before it is
+            offered again.
+        longest: Bound of that wait; the usual one grows after five minutes.
     """
     fix = "that has it" if missing.is_whole else "of the version the turn began with until its turns have ended"
     message = f"this worker has no {missing}; start a worker {fix}"
-    delay = min(FIRST_MISSING_RETRY * 2 ** min(attempt - 1, MOST_DOUBLINGS), longest)
-    if longest == LONGEST_MISSING_RETRY and attempt > OFTEN:
-        delay = min(delay + timedelta(seconds=5) * (attempt - OFTEN), RAREST_MISSING_RETRY)
+    delay = min(max(waited, FIRST_MISSING_RETRY), longest)
+    if longest == LONGEST_MISSING_RETRY:
+        delay = max(delay, min(waited / GROWTH, RAREST_MISSING_RETRY))
+        if missing.elsewhere and attempt <= MOST_QUICK:
+            delay = min(delay, FIRST_MISSING_RETRY if waited < PASSING else SOON)
     return transient(runtime_error(ReasonCode.RUNTIME_TOOL_MISSING, message), delay, missing)
 
 

@@ -17,7 +17,6 @@ from temporalio import activity
 from perdure.activities.errors import (
     LONGEST_MISSING_RETRY,
     cause_of,
-    error_of_missing_version,
     permanent,
     redact_and_cut,
 )
@@ -205,7 +204,7 @@ class HooksActivity:
             async with store_failures():
                 await self._store.require(request.store)
             definition = await self._parts.definitions.get(request.definition)
-            hooks = [self._hook(definition, name, request.boundary) for name in request.calling]
+            hooks = [await self._hook(definition, name, request.boundary) for name in request.calling]
             if request.decided and request.boundary != "end":  # at the end the commit has written them
                 decided = to_events(request.turn, request.decided)
                 await write_until_stored(lambda: self._store.append_events(request.session, decided))
@@ -238,7 +237,7 @@ class HooksActivity:
         wanted = [HookResult(hook=end.hook, reaction=end.reaction) for end in done if end.reaction is not None]
         return HookResults(reactions=tuple(wanted), calls=len(done), refused=refused)
 
-    def _hook(self, definition: AgentDefinition, name: str, at: Boundary) -> Hook:
+    async def _hook(self, definition: AgentDefinition, name: str, at: Boundary) -> Hook:
         """The hook of that name. A worker that lacks it raises, and leaves the call to one that has it."""
         agent = self._parts.agents.get(definition.name)
         hook = agent.hook(name) if agent is not None else None
@@ -247,7 +246,7 @@ class HooksActivity:
             missing = MissingVersion(agent=definition.name, what="hook", name=name, definition=definition.digest())
             self._parts.metrics.refused_versions.note(info.workflow_id or "")
             longest = MISSING_AT_THE_END_RETRY if at == "end" else LONGEST_MISSING_RETRY
-            raise error_of_missing_version(missing, info.attempt, longest)
+            raise await self._parts.roster.offer(missing, longest)
         return hook
 
     async def _events(self, request: RunHooks) -> list[Envelope]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perdure.activities.agents import Definitions, Elsewhere, Roster, TurnContexts, find_nowhere
+from perdure.activities.agents import Definitions, Elsewhere, Nowhere, Roster, TurnContexts
 from perdure.activities.mcp.servers import McpServers
 from perdure.activities.models.given_way import GivenWay
 from perdure.activities.models.pace import Gates
@@ -29,7 +29,7 @@ class ActivityParts:
         secrets: Secret values that no text may show.
         seeds: Whether turns that this worker opens have a seed.
         monotonic: Clock of the time that model calls take, in seconds.
-        elsewhere: Says whether another worker that polls has an agent.
+        elsewhere: What other workers that poll tell of themselves.
         given_way: Limits that refusals of providers have taught, by session.
     """
 
@@ -48,7 +48,7 @@ class ActivityParts:
     secrets: frozenset[str]
     seeds: bool = True
     monotonic: Callable[[], float] = time.monotonic
-    elsewhere: Elsewhere = find_nowhere
+    elsewhere: Elsewhere = field(default_factory=Nowhere)
     given_way: GivenWay = field(default_factory=GivenWay)
 
     @cached_property

@@ -23,7 +23,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.agents import skill_tool
 from perdure.activities.conditions import matches
-from perdure.activities.errors import cause_of, error_of_missing_version, permanent, runtime_error, transient
+from perdure.activities.errors import cause_of, permanent, runtime_error, transient
 from perdure.activities.faults import faults_are_final
 from perdure.activities.heartbeat import keep_beating, note_spent, note_wait
 from perdure.activities.mcp.questions import AskedByServer, InputNeededError
@@ -209,7 +209,7 @@ class ToolActivities:
         declaration = definition.tool(activity.info().activity_type)
         body = self._body(definition, declaration)
         if declaration is None or body is None:
-            raise self._describe_missing_tool(definition, declaration)
+            raise await self._describe_missing_tool(definition, declaration)
         recording = await self._parts.recordings.tool_call(definition, call, declaration.name)
         progress = Progress(store=self._store, call=call, claimant=claimant)
         return Attempt(call, definition, declaration, body, claimant, recording, progress)
@@ -228,7 +228,7 @@ class ToolActivities:
         tool = agent.tool(declaration.name)
         return tool if tool is not None and takes_the_same(tool.declaration, declaration) else None
 
-    def _describe_missing_tool(
+    async def _describe_missing_tool(
         self, definition: AgentDefinition, declaration: ToolDeclaration | None
     ) -> ApplicationError:
         """The failure with which a worker of another version leaves the call to one that has the tool."""
@@ -242,7 +242,7 @@ class ToolActivities:
             definition=definition.digest(),
             changed=remote is None and declaration is not None and agent is not None and agent.tool(name) is not None,
         )
-        return error_of_missing_version(missing, info.attempt)
+        return await self._parts.roster.offer(missing)
 
     async def _claim(self, attempt: Attempt) -> tuple[Attempt, CallEnd | None]:
         """The attempt with the call's raw arguments, and the recorded end if the call has ended before."""

@@ -22,7 +22,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
-from perdure.activities.agents import Definitions, Elsewhere, TurnContexts, find_nowhere
+from perdure.activities.agents import Definitions, Elsewhere, Nowhere, TurnContexts
 from perdure.activities.commit_turn import CommitTurnActivity, close_as_canceled
 from perdure.activities.compact import CompactActivity
 from perdure.activities.delegates import CollectActivity, find_parent
@@ -123,7 +123,7 @@ class Parts:
     send: Send | None = None
     """Sends what schedules say to sessions; None where no turn is on a server."""
     traces: Traces = field(default_factory=Traces)
-    elsewhere: Elsewhere = find_nowhere
+    elsewhere: Elsewhere = field(default_factory=Nowhere)
     """Says whether another worker that polls has an agent."""
 
 
@@ -242,7 +242,7 @@ def build_workers(
     The worker of the turns is the first. It takes calls of models and tools too: those of turns that were opened
     before the fleet was split.
     """
-    parts = dataclasses.replace(parts, elsewhere=Polling(client, settings.task_queue).has)
+    parts = dataclasses.replace(parts, elsewhere=Polling(client, settings))
     parts.store.listen(LogCounters(parts.metrics, replays=settings.recording_mode == "replay").count)
     activities = _make_activities(settings, parts)
     queue, routing, interceptors = settings.task_queue, settings.routing, _interceptors(parts)

@@ -5,8 +5,11 @@ from collections.abc import Callable, Sequence
 
 import temporalio.client
 
-from perdure.client.worker_stores import WorkerStore, ask_workers
+from perdure.client.worker_stores import WorkerStore, ask_workers, told_build
 from perdure.contracts.queues import Role
+from perdure.contracts.waits import MissingVersion
+from perdure.settings import Settings
+from perdure.worker.versions import build_of
 
 KEPT_SECONDS = 2.0
 """Time for which an answer of the server counts: many turns may ask at once."""
@@ -16,20 +19,31 @@ class Polling:
     """Asks Temporal which workers poll a task queue for turns, and what they tell of themselves."""
 
     def __init__(
-        self, temporal: temporalio.client.Client, task_queue: str, monotonic: Callable[[], float] = time.monotonic
+        self, temporal: temporalio.client.Client, settings: Settings, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._temporal = temporal
-        self._queue = task_queue
+        self._queue = settings.task_queue
+        self._bound_to = told_build(build_of(settings)) if settings.deployment else None
         self._monotonic = monotonic
         self._told: Sequence[WorkerStore] | None = None
         self._asked_at = -KEPT_SECONDS
 
     async def has(self, agent: str) -> bool | None:
         """Whether a worker of turns has the agent of a name; None if the server or a worker does not tell."""
+        return find_agent(await self._ask(), agent)
+
+    async def takes(self, missing: MissingVersion) -> bool:
+        """Whether a worker says that it has a part, and is of the version to which the calls of this worker go."""
+        told = [worker for worker in await self._ask() or () if self._bound_to in {None, worker.build}]
+        if missing.is_whole:
+            return any(worker.has(missing.name) for worker in told)
+        return any(worker.has_version(missing.definition) for worker in told)
+
+    async def _ask(self) -> Sequence[WorkerStore] | None:
         if self._monotonic() - self._asked_at >= KEPT_SECONDS:
             self._told = await ask_workers(self._temporal, self._queue)
             self._asked_at = self._monotonic()
-        return find_agent(self._told, agent)
+        return self._told
 
 
 def find_agent(told: Sequence[WorkerStore] | None, agent: str) -> bool | None:

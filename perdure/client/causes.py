@@ -57,6 +57,9 @@ SILENT = timedelta(seconds=6)
 OPENING = timedelta(seconds=5)
 """The store's part of the opening of a turn is done by then."""
 
+PASSED_ON = 20
+"""Attempts, ten seconds of them, for which a call that a worker which polls could take is on its way to that one."""
+
 LOOKING = timedelta(seconds=2)
 """A worker knows by then that it lacks a tool: an attempt that runs longer has found it."""
 
@@ -342,6 +345,8 @@ def _wait_of_failure(seen: Seen, pending: PendingActivityInfo, since: datetime |
     if code == ReasonCode.RUNTIME_QUEUED:
         return _wait_for_slot(seen, pending, since)
     if code == ReasonCode.RUNTIME_TOOL_MISSING and (missing := _detail(details, MissingVersion)) is not None:
+        if missing.elsewhere and attempt <= PASSED_ON:
+            return None
         text, advice = _explain_missing(seen, missing)
         wait = seen.wait(Cause.VERSION, text, advice, since, attempt=attempt, next_at=next_at)
         return replace(wait, missing=missing)
@@ -367,7 +372,8 @@ def _explain_missing(seen: Seen, missing: MissingVersion) -> tuple[str, str]:
     bound = seen.bound
     if bound is None or seen.versions is None:
         which = "that has it" if missing.is_whole else "of the old version"
-        return f"no worker has {missing}{builds}", f"start a worker {which}, or {cancel}"
+        asked = " that was asked" if missing.elsewhere else ""  # one that has just ended counts for a while
+        return f"no worker{asked} has {missing}{builds}", f"start a worker {which}, or {cancel}"
     others = seen.versions.others(bound.version)  # their workers get none of the turn's calls
     move = move_command(seen.session, others[-1] if others else None)
     advice = f"move the turn to a version that has it, with its workers: {move}, or {cancel}"

@@ -92,7 +92,7 @@ class WorkerStore:
             definitions: The digests of their definitions.
         """
         told = None if definitions is None else frozenset(map(_mark_of, definitions))
-        named = replace(self, build="_".join(build.split()), agents=frozenset(map(_mark_of, names)))
+        named = replace(self, build=told_build(build), agents=frozenset(map(_mark_of, names)))
         shorter = (replace(named, versions=told), named, replace(named, agents=None))
         return next((worker for worker in shorter if len(worker.identity.encode()) <= LONGEST_IDENTITY), shorter[-1])
 
@@ -129,6 +129,11 @@ class WorkerStore:
 
     def __str__(self) -> str:
         return f"{self.address} (id {self.store[:SHOWN_ID]})"
+
+
+def told_build(build: str) -> str:
+    """A build as a worker tells it: an identity is read word by word."""
+    return "_".join(build.split())
 
 
 def _mark_of(told: str) -> str:

@@ -97,6 +97,7 @@ class MissingVersion(Value):
         what: What is missing; ``agent`` and ``delegate`` are the whole agent of a turn that is not open yet.
         changed: Whether the worker has a tool of that name that takes other arguments.
         definition: The definition that the turn keeps, or the caller of a delegate; empty for an agent.
+        elsewhere: Whether a worker that polls, and may take the turn's calls, has it: the call is on its way there.
     """
 
     agent: str
@@ -104,6 +105,7 @@ class MissingVersion(Value):
     name: str
     definition: str = ""
     changed: bool = False
+    elsewhere: bool = False
 
     @property
     def is_whole(self) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from perdure import Agent
-from perdure.activities.agents import Elsewhere, find_nowhere
+from perdure.activities.agents import Elsewhere, Nowhere
 from perdure.activities.models.pace import Gates
 from perdure.activities.recordings import Recordings
 from perdure.activities.telling.metrics import Metrics
@@ -16,7 +16,7 @@ from perdure.worker.app import Activities, Parts, make_activities
 
 
 def activities_over(
-    store: Store, agents: Mapping[str, Agent], bodies: Bodies, elsewhere: Elsewhere = find_nowhere
+    store: Store, agents: Mapping[str, Agent], bodies: Bodies, elsewhere: Elsewhere | None = None
 ) -> Activities:
     """The activities of a worker with these agents; ``elsewhere`` says what the other workers have."""
     parts = Parts(
@@ -26,7 +26,7 @@ def activities_over(
         bodies=bodies,
         secrets=frozenset(),
         search_attributes=False,
-        elsewhere=elsewhere,
+        elsewhere=elsewhere or Nowhere(),
     )
     recordings = Recordings(mode="off", folder=Path(), store=store, secrets=frozenset())
     return make_activities(parts, recordings, Gates(parts.metrics, room=1))

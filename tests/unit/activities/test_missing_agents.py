@@ -1,7 +1,8 @@
 """The opening of a turn by a worker that lacks its agent: left to another one, or refused for good."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent
+from perdure.activities.agents import Definitions, Roster
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
 from perdure.contracts.waits import MissingVersion
 from perdure.lanes.bodies import Bodies
@@ -25,14 +27,25 @@ async def store() -> AsyncIterator[Store]:
         yield opened
 
 
+@dataclass
+class Others:
+    """So much is known of the other workers."""
+
+    known: bool | None
+
+    async def has(self, agent: str) -> bool | None:
+        del agent
+        return self.known
+
+    async def takes(self, missing: MissingVersion) -> bool:
+        del missing
+        return self.known is True
+
+
 async def opened(store: Store, known: bool | None, agents: list[Agent], **asked: Any) -> OpenedTurn:
     """Open a turn of the new agent at a worker with these agents, where so much is known of the others."""
-
-    async def elsewhere(_: str) -> bool | None:
-        return known
-
     bodies = Bodies(1)
-    turns = activities_over(store, {agent.name: agent for agent in agents}, bodies, elsewhere)
+    turns = activities_over(store, {agent.name: agent for agent in agents}, bodies, Others(known))
     request = Continuation(agent=asked.pop("agent", "newcomer"), prompt="go")
     opening = OpenTurn(session="s", request=request, request_id=asked.pop("id", "r"), run_started_at=NOW, **asked)
     try:
@@ -53,7 +66,9 @@ async def test_a_turn_is_left_to_a_worker_that_has_or_may_have_its_agent(
         await opened(store, known, [OLD], agent=None if goes_on else "newcomer")
     assert (raised.value.non_retryable, raised.value.type) == (False, "runtime.tool_missing")
     assert raised.value.next_retry_delay is not None
-    assert raised.value.details[1] == MissingVersion(agent="newcomer", what="agent", name="newcomer")
+    assert raised.value.details[1] == MissingVersion(
+        agent="newcomer", what="agent", name="newcomer", elsewhere=known is True
+    )
     assert (await opened(store, known, [NEW], agent=None if goes_on else "newcomer")).turn == 1 + goes_on
 
 
@@ -69,3 +84,26 @@ async def test_a_turn_that_is_stopped_meanwhile_waits_no_longer(store: Store) ->
     with pytest.raises(ApplicationError, match="stopped before a worker that has an agent 'newcomer'") as raised:
         await opened(store, True, [OLD], stopped=True)
     assert (raised.value.non_retryable, raised.value.type) == (True, "runtime.aborted")
+
+
+@pytest.mark.parametrize(
+    ("known", "pauses"), [(True, [0.5, 0.5, 0.5, 2]), (None, [0.5, 4, 10, 233.3]), (False, [0.5, 4, 10, 233.3])]
+)
+@pytest.mark.parametrize("what", ["tool", "hook", "server", "agent", "delegate"])
+async def test_what_a_worker_that_polls_has_is_offered_again_after_half_a_second(
+    store: Store, what: Any, known: bool | None, pauses: list[float]
+) -> None:
+    """Chance decides which worker is asked: with one of four that has it, a call would else wait for half a minute."""
+    missing = MissingVersion(agent="old", what=what, name="newcomer", definition="" if what == "agent" else "d")
+    roster = Roster({}, None, Definitions(store), Others(known))
+
+    async def offer() -> timedelta:
+        return (await roster.offer(missing)).next_retry_delay or timedelta(0)
+
+    told = []
+    for waited in (0, 4, 29, 7_000):
+        environment = ActivityEnvironment()
+        began = datetime.now(UTC) - timedelta(seconds=waited)
+        environment.info = replace(environment.info, scheduled_time=began)
+        told.append(round((await environment.run(offer)).total_seconds(), 1))
+    assert told == pauses

@@ -29,14 +29,16 @@ def test_a_turn_sits_out_a_store_that_is_away_for_days() -> None:
     assert sum(waits, timedelta(0)) > timedelta(days=3)
 
 
-def test_a_turn_sits_out_a_version_that_no_worker_has_for_days() -> None:
-    missing = MissingVersion(agent="tester", what="tool", name="two", definition="d")
-    waits = [error_of_missing_version(missing, attempt).next_retry_delay for attempt in range(1, LOST_WORKER_MARGIN)]
-    told = [wait for wait in waits if wait is not None]
-    assert len(told) == len(waits)
-    assert told == sorted(told)
-    assert (told[0], told[59], told[-1]) == (timedelta(milliseconds=500), timedelta(seconds=10), timedelta(minutes=5))
-    assert sum(told, timedelta(0)) > timedelta(days=3)
+@pytest.mark.parametrize(("elsewhere", "at"), [(True, 155), (False, 20)])
+def test_a_turn_sits_out_a_version_that_no_worker_has_for_days(elsewhere: bool, at: int) -> None:
+    missing = MissingVersion(agent="tester", what="tool", name="two", definition="d", elsewhere=elsewhere)
+    waits, waited = list[timedelta](), timedelta(0)
+    for attempt in range(1, LOST_WORKER_MARGIN):
+        waits.append(error_of_missing_version(missing, attempt, waited).next_retry_delay or timedelta(0))
+        waited += waits[-1]
+    assert waits == sorted(waits)
+    assert (waits[0], waits[at], waits[-1]) == (timedelta(seconds=0.5), timedelta(seconds=10), timedelta(minutes=6))
+    assert waited > timedelta(days=3)
 
 
 async def stored_after(*failures: Exception) -> str:

@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import PendingActivityState, TaskQueueType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 
-from perdure.client.causes import Seen, explain, find_untaken_queues
+from perdure.client.causes import PASSED_ON, Seen, explain, find_untaken_queues
 from perdure.contracts.budgets import Spent
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import RunState, TurnStatus
@@ -228,6 +228,19 @@ def test_a_wait_for_a_version_names_what_is_missing_and_the_builds_that_poll(
     assert (wait.cause, wait.text) == (Cause.VERSION, f"no worker has {sentence}{polling}")
     version = "that has it" if what in {"agent", "delegate"} else "of the old version"
     assert wait.advice == f"start a worker {version}, or perdure cancel job-1"
+
+
+@pytest.mark.parametrize(("attempt", "is_told"), [(1, False), (PASSED_ON, False), (PASSED_ON + 1, True)])
+def test_a_call_on_its_way_to_a_worker_that_has_its_tool_is_told_only_if_it_does_not_arrive(
+    attempt: int, is_told: bool
+) -> None:
+    """Else a rollout with workers of both versions would call the operator, who has nothing to do."""
+    missing = {"agent": "tester", "what": "tool", "name": "two", "definition": "d", "elsewhere": True}
+    refused = failed("runtime.tool_missing", attempt=attempt)
+    refused["last_failure"]["application_failure_info"]["details"] = {"payloads": [payload({}), payload(missing)]}
+    wait = why(refused)
+    text = "no worker that was asked has tool 'two' of this version of agent 'tester'"
+    assert (wait.text if wait is not None else None) == (text if is_told else None)
 
 
 def test_of_several_causes_the_worst_is_told() -> None:

@@ -1,8 +1,12 @@
 """Whether another worker has an agent: known only if the server answers and every worker of turns tells."""
 
+from typing import Any
+
 import pytest
 
 from perdure.client.worker_stores import WorkerStore
+from perdure.contracts.waits import MissingVersion
+from perdure.settings import Settings
 from perdure.worker import polling
 from perdure.worker.polling import KEPT_SECONDS, Polling, find_agent
 
@@ -38,8 +42,38 @@ async def test_many_turns_that_ask_at_once_are_one_question(monkeypatch: pytest.
         return [LACKS]
 
     monkeypatch.setattr(polling, "ask_workers", ask)
-    polled = Polling(None, "q", monotonic=lambda: now[0])  # type: ignore[arg-type]
+    polled = Polling(None, Settings(), monotonic=lambda: now[0])  # type: ignore[arg-type]
     assert [await polled.has("writer"), await polled.has("helper")] == [False, True]
     now[0] += KEPT_SECONDS
     assert await polled.has("writer") is False
     assert asked == [2]
+
+
+def lacking(what: Any, definition: str = "d" * 64) -> MissingVersion:
+    return MissingVersion(agent="writer", what=what, name="helper", definition=definition)
+
+
+@pytest.mark.parametrize(
+    ("build", "versioned", "missing", "takes"),
+    [
+        ("B", False, lacking("tool"), True),
+        ("B", False, lacking("tool", "e" * 64), False),
+        ("B", False, lacking("delegate"), True),
+        ("B", False, lacking("agent", ""), True),
+        ("team.A", True, lacking("hook"), True),
+        ("team.B", True, lacking("hook"), False),
+        ("team.B", True, lacking("delegate"), False),
+    ],
+)
+async def test_a_part_is_soon_to_be_had_if_a_worker_tells_of_it_to_which_the_calls_may_go(
+    monkeypatch: pytest.MonkeyPatch, build: str, versioned: bool, missing: MissingVersion, takes: bool
+) -> None:
+    """With deployment versions a turn's calls go to workers of one version, whoever else polls."""
+    other = SILENT.with_agents(["helper"], build, ["d" * 64])
+
+    async def ask(*_: object) -> list[WorkerStore]:
+        return [SILENT, other]
+
+    monkeypatch.setattr(polling, "ask_workers", ask)
+    settings = Settings(deployment="team", build_id="A") if versioned else Settings()
+    assert await Polling(None, settings).takes(missing) is takes  # type: ignore[arg-type]
