@@ -12,7 +12,7 @@ from perdure.client.connect import describe_queue, rpc_errors, unless_missing
 from perdure.client.versions import QueueVersions, Version, current_command, name_versions, worker_of
 from perdure.contracts.names import AGENT_TURN
 
-CHECK = "versions"
+CHECK = "deployment versions"
 
 
 async def look_at_versions(client: Client) -> list[Finding]:
