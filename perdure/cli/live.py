@@ -325,16 +325,19 @@ def raise_refusal(result: TurnResult) -> int:
 
 async def detach(turn: Turn, *, as_json: bool) -> int:
     """Print where the turn is, without waiting for its end."""
-    number = None
+    number, notice = None, ""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(NUMBER_TIMEOUT.total_seconds()):
             number = await turn.number()
             if number is None:
                 raise_refusal(await turn.result())
+            notice = await turn.notice()
     if as_json:
-        print_json({"session": turn.session, "turn": number})
+        print_json({"session": turn.session, "turn": number, **({"notice": notice} if notice else {})})
     else:
         click.echo(clean(f"{turn.session} turn {number if number is not None else '(not opened yet)'}"))
+        if notice:
+            click.echo(clean(notice), err=True)
     return ExitCode.FINISHED
 
 

@@ -221,6 +221,18 @@ class Turn:
                     return close.result
             self._run_id = close.next_run
 
+    async def notice(self) -> str:
+        """The first message of a turn that goes on behind what was done, as after a restore of the store; else empty.
+
+        It says which turn went on after which step. Waits until the turn has its number.
+
+        Raises:
+            TurnClosedError: The workflow closed before it opened the turn.
+        """
+        number = await self.number()
+        store = await self._open_store()
+        return "" if number is None else await from_store(lambda: store.notice_of_behind(self.session, number - 1))
+
     async def requests(self) -> tuple[InputRequest, ...]:
         """Input requests that the turn waits for, or has stopped for; nothing if no worker can say."""
         record = await self._record()

@@ -203,7 +203,8 @@ async def _start(gateway: Gateway, admission: Fresh, starting: Starting) -> Turn
         raise
     key, number = starting.key or "", turn.turn
     if not key and (number is not None or admission.claimed):
-        return TurnTicket(session=admission.session, turn=number or 1, request_id=turn.request_id)
+        request_id, notice = turn.request_id, admission.notice
+        return TurnTicket(session=admission.session, turn=number or 1, request_id=request_id, notice=notice)
     return TurnTicket(**dict(await store.note_outcome(admission, key, number, turn.request_id)))
 
 

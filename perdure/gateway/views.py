@@ -148,6 +148,9 @@ class TurnTicket(BaseModel):
     session: str
     turn: int | None = Field(description="Its number; of a session that is idle, the one it is about to have")
     request_id: str
+    notice: str = Field(
+        default="", description="Not empty if work was done that the session, restored from a copy, does not show"
+    )
 
 
 class SessionView(BaseModel):

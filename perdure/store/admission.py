@@ -14,6 +14,7 @@ from sqlalchemy import Connection, select
 from perdure.contracts.ids import Signed, refusal_of
 from perdure.contracts.values import Value, replace
 from perdure.store import schema
+from perdure.store.behind import notice_of_behind
 from perdure.store.blocks import find_block
 from perdure.store.errors import SessionErasedError
 from perdure.store.ids import sign_id
@@ -35,11 +36,16 @@ _S, _A = schema.sessions.c, schema.agents.c
 
 
 class Ticket(Value):
-    """The turn that takes a request."""
+    """The turn that takes a request.
+
+    Attributes:
+        notice: What whoever asks should know, as of a session that goes on behind what was done; empty if nothing.
+    """
 
     session: str
     turn: int | None
     request_id: str
+    notice: str = ""
 
 
 class Asked(Value):
@@ -91,6 +97,7 @@ class Fresh(Value):
         request_id: Empty if the request has neither key nor id.
         last: The session's last turn; 0 before the first.
         is_open: Whether that turn is open.
+        notice: The notice to whoever goes on from that turn, if it has ended.
         claimed: Whether this admission made the session.
         is_stored: Whether the store has a turn of the session that it goes on from.
         strangers: The registered agents, if the one that is asked for is not among them.
@@ -102,6 +109,7 @@ class Fresh(Value):
     request_id: str
     last: int = 0
     is_open: bool = False
+    notice: str = ""
     claimed: bool = False
     is_stored: bool = False
     strangers: tuple[str, ...] = ()
@@ -195,7 +203,7 @@ def note_outcome(connection: Connection, fresh: Fresh, key: str, turn: int | Non
     if turn is None:
         opened = None if fresh.claimed else turn_by_request(connection, fresh.session, request_id)
         turn = opened.turn if opened is not None else fresh.last + 1
-    ticket = Ticket(session=fresh.session, turn=turn, request_id=request_id)
+    ticket = Ticket(session=fresh.session, turn=turn, request_id=request_id, notice=fresh.notice)
     if key:
         answer_request(connection, fresh.tenant, key, fresh.session, ticket.model_dump_json())
     return ticket
@@ -277,6 +285,7 @@ def _judge(connection: Connection, asked: Asked, fresh: Fresh, subject: str) -> 
         fresh,
         last=last,
         is_open=is_open,
+        notice="" if is_open else notice_of_behind(connection, session, last),
         is_stored=source is not None and source.turn > 0,
         strangers=tuple(sorted(strangers)),
         begun_at=begun_at,

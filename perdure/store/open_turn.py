@@ -20,12 +20,12 @@ from perdure.store.accounting import (
     read_unread_feedback,
     result_of_turn,
     spent_of_earlier_turns,
-    spent_of_turn,
     todos_at_beginning_of,
     todos_of_checkpoint,
 )
 from perdure.store.agents import insert_definitions
 from perdure.store.beginnings import Beginning, find_beginning, refuse_delegates
+from perdure.store.behind import notice_of_behind
 from perdure.store.blocks import require_unblocked
 from perdure.store.commit_turn import TurnRow, close_abandoned, find_turn, find_turn_of_request
 from perdure.store.errors import StoreError, TurnMismatchError
@@ -38,12 +38,6 @@ from perdure.store.session_lock import LockedSession
 from perdure.store.slots import SlotLimit, take_slot
 from perdure.store.steps import counted_tokens, find_step, insert_step
 from perdure.store.tool_calls import OpenCalls, read_results, take_over_calls
-
-BEHIND = (
-    "Note: the record of this conversation was restored from an older copy. Turn {turn} went on after its step {step}, "
-    "and that work is not shown here: calls of tools may have had their effects. Look before you repeat one."
-)
-"""First message of a turn that goes on behind what was done, for its model."""
 
 _T, _S = schema.turns, schema.steps
 _OF_SESSION = _T.c.session == bindparam("session")
@@ -197,24 +191,13 @@ def _close_open_turn(locked: LockedSession, opening: OpenTurn) -> None:
     close_abandoned(locked, row)
 
 
-def _notice_of_behind(locked: LockedSession) -> tuple[UserMessage, ...]:
-    """A message for the model if the store has lost the end of the session's last turn, or all of it."""
-    row = find_turn(locked.connection, locked.session, locked.turn) if locked.turn else None
-    if row is None or row.reason_code != ReasonCode.RUNTIME_STORE_BEHIND or row.result is None:
-        return ()
-    _, steps = spent_of_turn(locked.connection, locked.session, row.turn)
-    return (UserMessage(content=BEHIND.format(turn=row.turn, step=steps)),)
-
-
 def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, start: AgentStart, seed: str) -> str:
     """Write the session's next turn with its event and its first step; returns the step's id."""
     turn = locked.turn + 1
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
-    notice = _notice_of_behind(locked)
-    for message in notice:
-        told = UserMessageReceived(content=message.content)
-        locked.append(NewEvent(key=f"{turn}/behind", turn=turn, step=0, event=told))
-    beginning = replace_fields(beginning, messages=(*beginning.messages, *notice))
+    if notice := notice_of_behind(locked.connection, locked.session, locked.turn):
+        locked.append(NewEvent(key=f"{turn}/behind", turn=turn, step=0, event=UserMessageReceived(content=notice)))
+        beginning = replace_fields(beginning, messages=(*beginning.messages, UserMessage(content=notice)))
     step = _make_first_step(locked, turn, beginning, opening.request)
     row = {
         "session": opening.session,

@@ -31,6 +31,7 @@ import perdure.store.webhooks as webhook_rows
 from perdure.contracts.values import replace
 from perdure.store import (
     admission,
+    behind,
     figures,
     garbage,
     ids,
@@ -567,6 +568,7 @@ class Store:
     turn_by_request = _reads(queries.turn_by_request)
     turns = _reads(queries.turns)
     list_turns = _reads(turn_lists.list_turns)
+    notice_of_behind = _reads(behind.notice_of_behind)
     events = _reads(queries.events)
     input_events = _reads(queries.input_events)
     traces = _reads(queries.traces)

@@ -4,6 +4,7 @@ import pytest
 
 from perdure.contracts.turns import SendRequest, StopReason, TurnResult
 from perdure.store import NotFoundError, OtherStoreError, StepRecord, Store
+from perdure.store.admission import Asked, Fresh, Known
 from perdure.store.commit_turn import close_behind
 from tests.unit.store.given import (
     HELPER,
@@ -116,7 +117,9 @@ NOTE = (
 
 
 @pytest.mark.parametrize("by", ["closed", "ended by itself"])
-async def test_a_turn_behind_what_was_done_says_so_to_its_model_and_to_its_followers(store: Store, by: str) -> None:
+async def test_a_turn_behind_what_was_done_says_so_to_its_model_its_followers_and_its_caller(
+    store: Store, by: str
+) -> None:
     _, lost = await turn_that_stands_at(store)
     if by == "closed":
         closed = await store.write("behind", lambda connection: close_behind(connection, SESSION, 1, KNOWN))
@@ -124,6 +127,13 @@ async def test_a_turn_behind_what_was_done_says_so_to_its_model_and_to_its_follo
         assert await store.write("behind", lambda connection: close_behind(connection, SESSION, 1, KNOWN)) is None
     else:
         await store.commit_turn(commit(lost))
+    sending = Asked(tenant="", action="send", body="{}", session=SESSION, key="k")
+    admitted = await store.admit(sending)
+    assert isinstance(admitted, Fresh)
+    assert await store.notice_of_behind(SESSION, 1) == admitted.notice == NOTE
+    ticket = await store.note_outcome(admitted, "k", None, "r2")
+    assert await store.admit(sending) == Known(session=SESSION, ticket=ticket)
+    assert (ticket.turn, ticket.notice) == (2, NOTE)
     await store.open_turn(opening("again", request_id="r2", run_started_at=LATER), HELPER)
     ended = (await store.turn(SESSION, 1)).result
     assert ended is not None
