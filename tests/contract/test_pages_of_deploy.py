@@ -1,8 +1,9 @@
-"""What the pages say of the chart, of compose.yaml and of the Temporal servers is what stands there."""
+"""The pages, the chart and compose.yaml agree: defaults, sizes, and the versions of the programs beside perdure."""
 
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encodi
 COMPOSE = (ROOT / "deploy/compose.yaml").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "deployment.md").read_text(encoding="utf-8")
+PLACES = [*DOCS.glob("*.md"), *(ROOT / "deploy").rglob("*.y*ml"), *(ROOT / "deploy").rglob("*.md")]
 
 
 def default_of(path: str) -> Any:
@@ -60,20 +62,37 @@ def test_the_chart_asks_for_what_was_measured() -> None:
     assert VALUES["gateway"]["resources"]["limits"]["memory"] == f"{streams[1]}Mi"
 
 
+NAMED = {
+    "the Temporal server": r"temporalio/(?:server|admin-tools):\$\{TEMPORAL_VERSION:-(\d+\.\d+)\.\d+\}"
+    r"|`compose\.yaml` has server (\d+\.\d+)|tested with Temporal (\d+\.\d+)",
+    "KEDA": r"KEDA (\d+\.\d+)",
+    "the Temporal Worker Controller": r"Worker Controller (\d+\.\d+)",
+    "perdure": r"\?ref=v(\d+\.\d+\.\d+)|\nappVersion: (\d+\.\d+\.\d+)",
+}
+"""How pages, chart, tree and compose.yaml name the version of each program; features that began with one are others."""
+
+
+def versions_in(pattern: str, texts: Iterable[str]) -> list[str]:
+    """The versions that these texts name, each as often as it is named."""
+    return [next(filter(None, found.groups())) for text in texts for found in re.finditer(pattern, text)]
+
+
+@pytest.mark.parametrize("program", NAMED)
+def test_every_place_names_one_version_of_a_program(program: str) -> None:
+    found = versions_in(NAMED[program], (file.read_text(encoding="utf-8") for file in PLACES))
+    assert len(found) >= 2, "the pattern finds nothing any more"
+    assert len(set(found)) == 1, found
+
+
+def test_two_versions_of_a_program_are_noticed() -> None:
+    texts = ["image: temporalio/server:${TEMPORAL_VERSION:-1.31.0}", "(tested with Temporal 1.32; one before 1.31)"]
+    assert versions_in(NAMED["the Temporal server"], texts) == ["1.31", "1.32"]
+
+
 @pytest.mark.deep
-def test_the_page_names_the_temporal_servers_that_are_used() -> None:
-    """Those of compose.yaml are one release; the tests' is that of the package with the server."""
-    (of_compose,) = set(
-        re.findall(r"image: temporalio/(?:server|admin-tools):\$\{TEMPORAL_VERSION:-(\d+\.\d+)\.\d+\}", COMPOSE)
-    )
+def test_the_tests_run_with_the_server_and_the_ui_of_compose() -> None:
     said = subprocess.run(
         [Path(sys.executable).parent / "temporal", "--version"], capture_output=True, text=True, check=True
     ).stdout
-    of_tests = re.search(r"Server (\d+\.\d+)\.", said)
-    assert of_tests is not None
-    assert f"`compose.yaml` has server {of_compose}, the tests run with {of_tests[1]}" in PAGE
-    tested = {
-        page.name: re.findall(r"tested with Temporal (\d+\.\d+)", page.read_text(encoding="utf-8"))
-        for page in DOCS.glob("*.md")
-    }
-    assert {version for versions in tested.values() for version in versions} == {of_tests[1]}
+    of_compose = dict(re.findall(r"image: temporalio/(server|ui):\$\{\w+:-([\d.]+)\}", COMPOSE))
+    assert f"(Server {of_compose['server']}, UI {of_compose['ui']})" in said
