@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from perdure.settings import Settings, credentials_in
 from tests.contract.manifests import CHART
 from tests.contract.repository import ROOT
 
@@ -60,6 +61,32 @@ def test_the_chart_asks_for_what_was_measured() -> None:
     streams = re.search(r"1 core and (\d+) MB, the chart's limit", sizing)
     assert streams is not None
     assert VALUES["gateway"]["resources"]["limits"]["memory"] == f"{streams[1]}Mi"
+
+
+def secret_settings() -> set[str]:
+    """The settings whose values are secrets: keys and tokens by their names, and addresses of databases."""
+    found = set()
+    for field, info in Settings.model_fields.items():
+        variable = f"PERDURE_{field}".upper()
+        address = re.search("database|postgresql", info.description or "") is not None
+        if credentials_in({variable: "k1" * 16}) or address:
+            found.add(variable)
+    return found
+
+
+def test_the_chart_refuses_every_secret_among_its_plain_variables() -> None:
+    helpers = (CHART / "templates/_helpers.tpl").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"\$secrets := list ([^}]*?) -", helpers)
+    assert set(re.findall(r'"(\w+)"', listed)) == secret_settings() | {"TEMPORAL_API_KEY"}
+
+
+def test_the_page_and_the_values_name_every_secret_of_all_processes() -> None:
+    """The gateways' tokens are a file of their own Secret."""
+    (row,) = re.findall(r"^\| `perdure` \| every process \| (.*) \|$", PAGE, re.MULTILINE)
+    assert set(re.findall(r"`(PERDURE_\w+)`", row)) == secret_settings() - {"PERDURE_GATEWAY_TOKENS"}
+    values = (CHART / "values.yaml").read_text(encoding="utf-8")
+    (comment,) = re.findall(r"^existingSecret: perdure # (.*)$", values, re.MULTILINE)
+    assert set(re.findall(r"PERDURE_\w+", comment)) <= secret_settings()
 
 
 NAMED = {

@@ -39,7 +39,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- $_ := set $config "TEMPORAL_TLS_CLIENT_CERT_PATH" "/etc/perdure/temporal/tls.crt" -}}
 {{- $_ := set $config "TEMPORAL_TLS_CLIENT_KEY_PATH" "/etc/perdure/temporal/tls.key" -}}
 {{- end -}}
-{{- $secrets := list "PERDURE_STORE_URL" "PERDURE_KEY_STORE_URL" "PERDURE_LISTEN_URL" "PERDURE_ENCRYPTION_KEYS" "PERDURE_GATEWAY_TOKENS" "TEMPORAL_API_KEY" -}}
+{{- $secrets := list "PERDURE_STORE_URL" "PERDURE_KEY_STORE_URL" "PERDURE_LISTEN_URL" "PERDURE_ENCRYPTION_KEYS" "PERDURE_GATEWAY_TOKENS" "PERDURE_A2A_SIGNING_KEY" "TEMPORAL_API_KEY" -}}
 {{- range $name, $value := $values.config -}}
 {{- if has $name $secrets }}{{ fail (printf "config.%s is a secret; put it into a Secret that existingSecret names" $name) }}{{ end -}}
 {{- if hasKey $config $name }}{{ fail (printf "config.%s has a value of its own in values.yaml; set that one" $name) }}{{ end -}}
