@@ -4,13 +4,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from perdure.settings import Settings, credentials_in
+from perdure.cli.worker import STOP_MARGIN
+from perdure.settings import PREFIX, Settings, credentials_in
 from tests.contract.manifests import CHART
 from tests.contract.repository import ROOT
 
@@ -22,7 +24,10 @@ PLACES = [*DOCS.glob("*.md"), *(ROOT / "deploy").rglob("*.y*ml"), *(ROOT / "depl
 
 
 def default_of(path: str) -> Any:
-    """The default of a value of the chart, as it is written in pages."""
+    """The default of a value of the chart, or of a setting, as it is written in pages."""
+    if path.startswith(PREFIX):
+        default: Any = Settings.model_fields[path.removeprefix(PREFIX).lower()].default
+        return f"{default.total_seconds():g}" if isinstance(default, timedelta) else str(default)
     found: Any = VALUES
     for name in path.split("."):
         found = found[name]
@@ -34,16 +39,84 @@ def default_of(path: str) -> Any:
     return str(found)
 
 
-SIZES = dict(re.findall(r"^\| `((?:worker|gateway)\.\w+)`[^|]*\| ([^|]+?) \|", PAGE.split("## Sizes")[1], re.MULTILINE))
+SIZES = {
+    value: default
+    for names, defaults in re.findall(
+        r"^\| (`[\w.]+`(?:, `[\w.]+`)*) \| ([^|]+?) \|", PAGE.split("## Sizes")[1], re.MULTILINE
+    )
+    for value, default in zip(
+        re.findall(r"`([\w.]+)`", names), defaults.split(", ") if ", `" in names else [defaults], strict=True
+    )
+}
+"""The defaults of the page's table of sizes, which may have several names and as many defaults in a row."""
 
 
 @pytest.mark.parametrize("value", SIZES)
 def test_the_sizes_of_the_page_are_the_defaults_of_the_chart(value: str) -> None:
-    assert SIZES[value].split(",")[0] == default_of(value) or SIZES[value] == default_of(value)
+    assert SIZES[value] == default_of(value)
 
 
 def test_the_table_of_sizes_was_read() -> None:
-    assert {"worker.replicas", "worker.resources", "worker.separateRoles", "gateway.replicas"} <= SIZES.keys()
+    assert SIZES.keys() == {
+        *("worker.replicas", "worker.resources", "worker.separateRoles", "gateway.replicas"),
+        "PERDURE_GATEWAY_MAX_STREAMS",
+    }
+
+
+NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "ten": 10, "twenty": 20}
+SECONDS = {"": 1, "seconds": 1, "minutes": 60, "hours": 3600}
+_NUMBER = rf"\b({'|'.join(NUMBERS)}|\d[\d,]*)\b(?: (seconds|minutes|hours)\b)?"
+_NAME = rf"`((?:{'|'.join(VALUES)})\.(?!yaml)\w+|PERDURE_\w+)`"
+_BESIDE = re.compile(rf"(?P<before>[^.|;()]*)\({_NAME}(?:, {_NUMBER})?\)|{_NAME} seconds \((\d+)\)")
+
+
+def figures_in(page: str) -> list[tuple[str, int]]:
+    """The numbers that a page's sentences give for a value of the chart or a setting that stands beside them.
+
+    ``ten minutes (`keda.stabilizationSeconds`)``, ``(`PERDURE_MAX_ACTIVITIES`, 200)``, ``… seconds (300)``.
+    """
+    found = []
+    for beside in _BESIDE.finditer(re.sub(r"\s+", " ", page)):
+        before, name, number, unit, other, seconds = beside.groups()
+        if other:
+            found.append((other, int(seconds)))
+        elif number:
+            found.append((name, _read(number, unit)))
+        elif numbers := re.findall(_NUMBER, before):
+            found.append((name, _read(*numbers[-1])))
+    return found
+
+
+def _read(number: str, unit: str | None) -> int:
+    return (NUMBERS.get(number) or int(number.replace(",", ""))) * SECONDS[unit or ""]
+
+
+def test_a_number_beside_a_name_is_its_default() -> None:
+    figures = [
+        (page.name, *figure) for page in sorted(DOCS.glob("*.md")) for figure in figures_in(page.read_text("utf-8"))
+    ]
+    assert len(figures) >= 5
+    assert [figure for figure in figures if str(figure[2]) != default_of(figure[1])] == []
+
+
+@pytest.mark.parametrize(
+    ("sentence", "figures"),
+    [
+        ("one worker for each five tasks\n(`keda.backlogPerWorker`), and", [("keda.backlogPerWorker", 5)]),
+        ("lower for ten minutes (`keda.stabilizationSeconds`).", [("keda.stabilizationSeconds", 600)]),
+        ("calls at once (`PERDURE_MAX_ACTIVITIES`, 1,200)", [("PERDURE_MAX_ACTIVITIES", 1200)]),
+        ("get `PERDURE_SHUTDOWN_GRACE` seconds (20) to end", [("PERDURE_SHUTDOWN_GRACE", 20)]),
+        ("at `PERDURE_SHUTDOWN_GRACE`. Two (`worker.yaml`), three; no number (`keda.prometheus`)", []),
+    ],
+)
+def test_numbers_beside_names_are_read(sentence: str, figures: list[tuple[str, int]]) -> None:
+    assert figures_in(sentence) == figures
+
+
+def test_what_stops_containers_waits_as_long_as_a_pod() -> None:
+    told = re.findall(r"(?:docker stop -t |TimeoutStopSec=)(\d+)", PAGE)
+    grace = float(default_of("PERDURE_SHUTDOWN_GRACE")) + STOP_MARGIN.total_seconds()
+    assert [float(seconds) for seconds in told] == [grace, grace]
 
 
 def test_no_default_is_the_single_worker_that_the_page_warns_of() -> None:
