@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,12 @@ _TYPED = re.compile(r"^ {4,}(?:\S.*?(?:[$][(]|-- |[|] |&& ))?(perdure .*)")
 """A command in an indented block, alone or behind what leads to it."""
 
 _END = re.compile(r"\s(?:[|;&>#]|\|\|)|[;)]|$")
+
+
+_TEMPORAL = re.compile(
+    r"\btemporal ((?:workflow|worker|operator|schedule|task-queue|server)(?: [a-z][a-z-]*)+)([^`\n|]*)"
+)
+"""A command of Temporal's own program, and what follows it."""
 
 
 def commands_of(file: Path) -> Iterator[tuple[str, str]]:
@@ -89,3 +97,33 @@ def test_commands_are_found() -> None:
 )
 def test_a_command_that_is_not_there_is_noticed(command: str, flaw: str) -> None:
     assert flaw_of(command) == flaw
+
+
+_IN_NO_HELP = {"--codec-auth", "--codec-endpoint"}
+"""Options of every command of Temporal's program, which hides them."""
+
+
+def flaw_in_help(shown: str, options: set[str]) -> str:
+    """The options that the help of a command of Temporal's does not show."""
+    return ", ".join(sorted(option for option in options - _IN_NO_HELP if not re.search(rf"{option}(?![\w-])", shown)))
+
+
+@pytest.mark.deep
+def test_each_command_of_temporals_program_is_there_with_its_options() -> None:
+    options: dict[str, set[str]] = {}
+    for file in [*PAGES, *RULES, *SOURCES, ROOT / "deploy/compose.yaml"]:
+        text = re.sub(r"\\\\?\n\s*|[\"']\n\s*f?[\"']", "", file.read_text(encoding="utf-8"))
+        for command, rest in _TEMPORAL.findall(text):
+            options.setdefault(command, set()).update(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest))
+    assert len(options) > 15
+    program = Path(sys.executable).parent / "temporal"
+    for command, named in options.items():
+        done = subprocess.run([program, *command.split(), "--help"], capture_output=True, text=True, check=False)
+        usage = re.search(r"^Usage:\n\s+temporal (.*?)(?: \[|$)", done.stdout, re.MULTILINE)
+        assert usage is not None, command
+        assert usage[1].strip() == command, f"there is no `temporal {command}`"
+        assert flaw_in_help(done.stdout, named) == "", command
+
+
+def test_an_option_that_a_help_does_not_show_is_noticed() -> None:
+    assert flaw_in_help("      --build-id string   Build ID", {"--build-id", "--build", "--codec-auth"}) == "--build"
