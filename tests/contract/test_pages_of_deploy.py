@@ -13,7 +13,7 @@ import yaml
 
 from perdure.cli.worker import STOP_MARGIN
 from perdure.settings import PREFIX, Settings, credentials_in
-from tests.contract.manifests import CHART
+from tests.contract.manifests import CHART, TREE, Manifest
 from tests.contract.repository import ROOT
 
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "ten"
 SECONDS = {"": 1, "seconds": 1, "minutes": 60, "hours": 3600}
 _NUMBER = rf"\b({'|'.join(NUMBERS)}|\d[\d,]*)\b(?: (seconds|minutes|hours)\b)?"
 _NAME = rf"`((?:{'|'.join(VALUES)})\.(?!yaml)\w+|PERDURE_\w+)`"
-_BESIDE = re.compile(rf"(?P<before>[^.|;()]*)\({_NAME}(?:, {_NUMBER})?\)|{_NAME} seconds \((\d+)\)")
+_BESIDE = re.compile(rf"\({_NAME}(?:, {_NUMBER})?\)|{_NAME} seconds \((\d+)\)")
 
 
 def figures_in(page: str) -> list[tuple[str, int]]:
@@ -75,9 +75,10 @@ def figures_in(page: str) -> list[tuple[str, int]]:
 
     ``ten minutes (`keda.stabilizationSeconds`)``, ``(`PERDURE_MAX_ACTIVITIES`, 200)``, ``… seconds (300)``.
     """
-    found = []
-    for beside in _BESIDE.finditer(re.sub(r"\s+", " ", page)):
-        before, name, number, unit, other, seconds = beside.groups()
+    found, flat = [], re.sub(r"\s+", " ", page)
+    for beside in _BESIDE.finditer(flat):
+        name, number, unit, other, seconds = beside.groups()
+        before = re.split(r"[.|;()]", flat[max(0, beside.start() - 80) : beside.start()])[-1]
         if other:
             found.append((other, int(seconds)))
         elif number:
@@ -134,6 +135,39 @@ def test_the_chart_asks_for_what_was_measured() -> None:
     streams = re.search(r"1 core and (\d+) MB, the chart's limit", sizing)
     assert streams is not None
     assert VALUES["gateway"]["resources"]["limits"]["memory"] == f"{streams[1]}Mi"
+
+
+OBJECTS: list[Manifest] = list(
+    yaml.load_all((TREE / "base/perdure.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+)
+KINDS = {"deploy": "Deployment", "job": "Job"}
+
+
+def flaws_of_kubectl(page: str) -> list[str]:
+    """What a page's commands for Kubernetes name and the tree does not have: objects, and labels of pods."""
+    made = {(item["kind"], item["metadata"]["name"]) for item in OBJECTS}
+    pods = [item["spec"]["template"]["metadata"]["labels"] for item in OBJECTS if "template" in item.get("spec", {})]
+    flaws = []
+    for command in re.findall(r"\bkubectl [^`\n]+", page):
+        for kind, name in re.findall(r"\b(deploy|job)[/ ](perdure[\w-]*)", command):
+            if (KINDS[kind], name) not in made:
+                flaws.append(f"{kind}/{name}")
+        for label, value in re.findall(r"(?:-l|-L|--selector) ([\w./-]+)(?:=([\w-]+))?", command):
+            if not any(value in ("", labels[label]) for labels in pods if label in labels):
+                flaws.append(f"{label}={value}")
+    return flaws
+
+
+def test_commands_for_kubernetes_name_what_is_there() -> None:
+    assert {
+        page.name: flaws for page in DOCS.glob("*.md") if (flaws := flaws_of_kubectl(page.read_text("utf-8")))
+    } == {}
+
+
+def test_a_command_for_kubernetes_that_finds_nothing_is_noticed() -> None:
+    page = "`kubectl logs deploy/perdure-workers`\n    kubectl get pods -l app=perdure -L app.kubernetes.io/version\n"
+    right = "kubectl get pods -l app.kubernetes.io/component=worker; kubectl logs job/perdure-migrate"
+    assert flaws_of_kubectl(page + right) == ["deploy/perdure-workers", "app=perdure", "app.kubernetes.io/version="]
 
 
 def secret_settings() -> set[str]:
