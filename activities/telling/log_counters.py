@@ -134,8 +134,9 @@ class LogCounters:
         name = UNKNOWN if error.code == ReasonCode.TOOL_UNKNOWN else tool
         self._metrics.tool_calls.labels(name, error.code if error.code in REASONS else OTHER).inc()
 
-    def _recovery(self, _: Written, __: ToolRecovery) -> None:
-        self._metrics.note_recovery("tool")
+    def _recovery(self, _: Written, event: ToolRecovery) -> None:
+        if not event.stopped:  # a drain cut the call off, and no worker was lost
+            self._metrics.note_recovery("tool")
 
     def _asked(self, _: Written, event: UserInputRequired) -> None:
         self._metrics.input_requests.labels(event.needs, "asked").inc()

@@ -161,6 +161,9 @@ FRESH = timedelta(seconds=4)
 """A claim whose answer took longer is made once more: a worker that froze for so long may have lost it again."""
 
 
+LOST = "the worker was lost while the tool ran, so its effect is unknown"
+"""Cause of an unknown effect if nobody stopped the worker."""
+
 STOPPED = "the worker was stopped while the tool ran, so its effect is unknown"
 """Cause of an unknown effect if a drain has cut the call off."""
 
@@ -329,8 +332,8 @@ class Claims:
             if claim.runs < MAX_RUNS:
                 return Recovery("run_again", _join_sentences("the tool is idempotent", why))
             why = _join_sentences(why, often)
-        unknown = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN]
-        told = f"{_join_sentences(STOPPED if was_stopped() else unknown.cause, why)}; {unknown.advice}"
+        advice = REASONS[ReasonCode.TOOL_EFFECT_UNKNOWN].advice
+        told = f"{_join_sentences(STOPPED if was_stopped() else LOST, why)}; {advice}"
         return Recovery("given_up", why or "the tool may have run, and is not idempotent", told)
 
     async def _effect(self, attempt: Attempt, claim: Claim) -> tuple[Effect | None, str]:

@@ -257,7 +257,8 @@ REASONS: dict[ReasonCode, Reason] = {
     ),
     ReasonCode.TOOL_EXECUTION_ERROR: _tool("the tool raised an exception; the worker's log has its traceback"),
     ReasonCode.TOOL_EFFECT_UNKNOWN: _tool(
-        "the worker was lost while the tool ran, so its effect is unknown; look at what it did before it runs again"
+        "the worker was lost or stopped while the tool ran, so its effect is unknown; look at what it did before it "
+        "runs again"
     ),
     ReasonCode.TOOL_CANCELLED: _tool(
         "the turn was cancelled while the tool ran, so its effect is unknown; look at what it did before it runs again"
