@@ -114,6 +114,17 @@ def test_numbers_beside_names_are_read(sentence: str, figures: list[tuple[str, i
     assert figures_in(sentence) == figures
 
 
+def test_counts_of_the_page_are_those_of_compose_and_of_the_pods() -> None:
+    flat = re.sub(r"\s+", " ", PAGE)
+    workers = re.search(r"\| `worker` \| (\w+) workers;", flat)
+    answers = re.search(r"first answers for (\w+) seconds more", flat)
+    assert workers is not None
+    assert answers is not None
+    assert NUMBERS[workers[1]] == yaml.safe_load(COMPOSE)["services"]["worker"]["deploy"]["replicas"]
+    gateway = (CHART / "templates/gateway.yaml").read_text(encoding="utf-8")
+    assert f'"preStopSeconds" {NUMBERS[answers[1]]}\n' in gateway
+
+
 def test_what_stops_containers_waits_as_long_as_a_pod() -> None:
     told = re.findall(r"(?:docker stop -t |TimeoutStopSec=)(\d+)", PAGE)
     grace = float(default_of("PERDURE_SHUTDOWN_GRACE")) + STOP_MARGIN.total_seconds()
