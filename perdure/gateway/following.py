@@ -3,16 +3,41 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from perdure.client import UnknownSessionError
 from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas
 from perdure.client.stream import EventReader, from_store
 from perdure.client.views import SessionView
+from perdure.contracts.deltas import Delta
+from perdure.contracts.events import Envelope
 from perdure.gateway.access import Gateway, act_for, own_session
 from perdure.gateway.callers import Caller
 from perdure.gateway.hub import News
 from perdure.store.live import Feed
+
+T = TypeVar("T")
+
+
+class Fold(Protocol[T]):
+    """A turn as a door tells it: takes the log and pieces of answers, and returns what the client reads of each."""
+
+    @property
+    def seq(self) -> int:
+        """Number of the last event that was taken."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the last events are requests, and more of their group may follow."""
+
+    def take(self, envelope: Envelope) -> list[T]:
+        """Take one event of the log."""
+
+    def take_delta(self, delta: Delta) -> list[T]:
+        """Take a piece of an answer."""
+
+    def settle(self) -> list[T]:
+        """Take it that the group of requests is whole."""
 
 
 async def own_view(gateway: Gateway, caller: Caller, session: str) -> SessionView | None:
@@ -48,6 +73,25 @@ def note_news(reader: DeltaReader, news: News) -> None:
     """Tell a reader of deltas which events stand before them."""
     for frame in news.frames:
         reader.note(frame.envelope)
+
+
+async def take_log(reader: EventReader, fold: Fold[Any], turn: int) -> None:
+    """Have the fold take what is written of its turn."""
+    while page := await reader.read():
+        for envelope in page:
+            fold.take(envelope)
+        if page[-1].turn > turn:
+            break
+
+
+async def take_news(gateway: Gateway, session: str, fold: Fold[T], item: News | DeltaBatch) -> list[T]:
+    """Have the fold take what has come; its requests are whole once no other stands behind them."""
+    if isinstance(item, DeltaBatch):
+        return [told for delta in item.deltas for told in fold.take_delta(delta)]
+    found = [told for frame in item.frames for told in fold.take(frame.envelope)]
+    if fold.is_asking and not await asks_on(gateway, session, fold.seq):
+        found += fold.settle()
+    return found
 
 
 async def asks_on(gateway: Gateway, session: str, seq: int) -> bool:

@@ -54,5 +54,5 @@ def test_defaults_of_the_replay_are_those_of_the_verb() -> None:
     found = cli.get_command(click.Context(cli), "replay")
     assert found is not None
     defaults = {option.name: option.default for option in found.params}
-    assert f"`--since` ({defaults['since'].removesuffix('h')} hours by default)" in PAGE
+    assert f"`--since` ({str(defaults['since']).removesuffix('h')} hours by default)" in PAGE
     assert f"reads at most N histories ({defaults['limit']:,} by default)" in PAGE

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.client import TurnClosedError, UnknownSessionError
-from perdure.client.deltas import DeltaBatch
 from perdure.client.stream import EventReader
 from perdure.client.views import TurnView
 from perdure.contracts.a2a import TaskId, TaskState
@@ -16,7 +15,7 @@ from perdure.gateway.callers import Caller
 from perdure.gateway.doors.a2a.errors import A2AError, Reason
 from perdure.gateway.doors.a2a.events import TaskFold, is_last
 from perdure.gateway.doors.a2a.objects import Object
-from perdure.gateway.following import asks_on, drain_until, follow_news, reader_at
+from perdure.gateway.following import asks_on, drain_until, follow_news, reader_at, take_log, take_news
 from perdure.gateway.hub import News
 from perdure.store.live import Feed
 
@@ -72,11 +71,7 @@ async def read_task(gateway: Gateway, place: TaskId, view: TurnView | None = Non
 async def _read(gateway: Gateway, place: TaskId, view: TurnView) -> tuple[TaskFold, EventReader]:
     fold = TaskFold(place, view.request_id)
     reader = await reader_at(gateway, place.session, place.turn)
-    while page := await reader.read():
-        for envelope in page:
-            fold.take(envelope)
-        if page[-1].turn > place.turn:
-            break
+    await take_log(reader, fold, place.turn)
     if not fold.is_asking or not await asks_on(gateway, fold.task.session, fold.seq):
         fold.settle()
     if not fold.has_ended and view.state is RunState.ENDED:
@@ -125,7 +120,7 @@ async def follow(
     async with aclosing(follow_news(gateway, place.session, reader, feed)) as news:
         try:
             async for item in news:
-                found = await _take(gateway, fold, item)
+                found = await take_news(gateway, place.session, fold, item)
                 if found or (isinstance(item, News) and not item.frames):
                     yield found
                 if (found and is_last(found[-1], beyond, fold)) or fold.has_ended:
@@ -134,15 +129,6 @@ async def follow(
             pass
     if last := _close(fold, await find_view(gateway, place)):
         yield last
-
-
-async def _take(gateway: Gateway, fold: TaskFold, item: News | DeltaBatch) -> list[Object]:
-    if isinstance(item, DeltaBatch):
-        return [update for delta in item.deltas for update in fold.take_delta(delta)]
-    found = [update for frame in item.frames for update in fold.take(frame.envelope)]
-    if fold.is_asking and not await asks_on(gateway, fold.task.session, fold.seq):
-        found += fold.settle()
-    return found
 
 
 async def wait_for_client(

@@ -117,7 +117,6 @@ class TurnFold:
 
     Attributes:
         segments: The responses so far, in order.
-        asking: Requests of a group that may not be whole yet: see :meth:`settle`.
         prompt: The first event of the turn.
         needs: Needs of all requests so far, by the ids of their calls.
         results: Results of calls that the client runs, by their ids.
@@ -130,10 +129,10 @@ class TurnFold:
         self._shape = shape or Shape()
         self._place = place or Place()
         self.segments: list[Segment] = []
-        self.asking: list[str] = []
         self.prompt: log.AgentStart | None = None
         self.results: dict[str, str] = {}
         self.has_ended = False
+        self._is_asking = False
         self._seq = 0
         self._at = 0
         self._out: list[WireEvent] = []
@@ -151,6 +150,11 @@ class TurnFold:
     def seq(self) -> int:
         """The number of the last event that was taken."""
         return self._seq
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether the last requests may not be all of their group: see :meth:`settle`."""
+        return self._is_asking
 
     def knows_call(self, call_id: str) -> bool:
         """Whether the turn has made a call of that id."""
@@ -214,9 +218,9 @@ class TurnFold:
 
     def settle(self) -> list[WireEvent]:
         """The stream events of the end of a segment, where the last requests so far are all of their group."""
-        if not self.asking:
+        if not self._is_asking:
             return []
-        self._out, self._at, self.asking = [], PARKED, []
+        self._out, self._at, self._is_asking = [], PARKED, False
         self._end(Ending("completed", self._asked_at))
         return self._unseen(self._out)
 
@@ -427,7 +431,7 @@ class TurnFold:
     def _ask(self, event: log.UserInputRequired, at: datetime) -> None:
         segment = self.segments[-1]
         item, index = describe_request(self.session, event), len(segment.items)
-        self.asking.append(event.request_id)
+        self._is_asking = True
         self.needs[event.request_id] = event.needs
         self._asked_at = at
         segment.items.append(item)

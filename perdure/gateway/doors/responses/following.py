@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.client import TurnClosedError, UnknownSessionError
-from perdure.client.deltas import DeltaBatch
 from perdure.client.stream import from_store
 from perdure.client.views import TurnView
 from perdure.contracts.turns import RunState
@@ -22,7 +21,7 @@ from perdure.gateway.doors.responses.objects import (
     tools_of,
 )
 from perdure.gateway.doors.responses.places import PARKED, SPACE, Place, ResponseId
-from perdure.gateway.following import asks_on, drain_until, follow_news, reader_at
+from perdure.gateway.following import drain_until, follow_news, reader_at, take_log, take_news
 from perdure.gateway.hub import News
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.store.live import Feed
@@ -67,11 +66,7 @@ async def read_turn(gateway: Gateway, place: ResponseId, view: TurnView) -> Turn
     if view.started_at is None:
         return fold
     reader = await reader_at(gateway, place.session, place.turn)
-    while page := await reader.read():
-        for envelope in page:
-            fold.take(envelope)
-        if page[-1].turn > place.turn:
-            break
+    await take_log(reader, fold, place.turn)
     fold.settle()
     if view.closure is not None:
         fold.close(_ending_of(view))
@@ -164,7 +159,7 @@ async def follow(
     async with aclosing(follow_news(gateway, place.session, reader, feed)) as news:
         try:
             async for item in news:
-                found = await _take(gateway, fold, item)
+                found = await take_news(gateway, place.session, fold, item)
                 told = [event for event in found if event.segment == place.segment and not _is_told(event, at)]
                 if told or (isinstance(item, News) and not item.frames):
                     yield told
@@ -174,15 +169,6 @@ async def follow(
             pass
     for last in await _end(gateway, place, fold):
         yield last
-
-
-async def _take(gateway: Gateway, fold: TurnFold, item: News | DeltaBatch) -> list[WireEvent]:
-    if isinstance(item, DeltaBatch):
-        return [event for delta in item.deltas for event in fold.take_delta(delta)]
-    found = [event for frame in item.frames for event in fold.take(frame.envelope)]
-    if fold.asking and not await asks_on(gateway, fold.session, fold.seq):
-        found += fold.settle()
-    return found
 
 
 def _is_told(event: WireEvent, at: Place) -> bool:
