@@ -26,9 +26,9 @@ from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.names import DEFAULT_TASK_QUEUE, DOORS
 from perdure.contracts.queues import RateLimit, Role, Routing
-from perdure.contracts.turn_context import VARIABLES
 from perdure.contracts.webhooks import EVERYWHERE, Egress, read_entry
 from perdure.local_files import DevFile, find, make_folder
+from perdure.setting_lists import READERS, parts_of
 
 _ENDS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?$")
 """The ends of words that name a credential, also without an underscore before them: ``PGPASSWORD``, ``APIKEY``."""
@@ -184,15 +184,6 @@ def is_path(value: str) -> bool:
 def _has_digit(text: str) -> bool:
     return any(character.isdigit() for character in text)
 
-
-_WEIGHT = re.compile(r"(?P<tenant>[^=]+)=(?P<weight>\d+(?:\.\d+)?)")
-
-_MOST = re.compile(r"(?P<tenant>[^=]+)=(?P<most>[1-9]\d{0,8})")
-
-_OWNER = re.compile(rf"(?P<tenant>[^=]*)=(?P<variable>{VARIABLES}[A-Za-z0-9_]+)")
-
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
-"""Bounds of a tenant's weight, which are Temporal's."""
 
 DEFAULT_STORE_URL = "sqlite:///.perdure/store.db"
 """The embedded default: a file below the working directory, shared by ``perdure dev`` and the command line there."""
@@ -400,74 +391,10 @@ class Settings(BaseSettings):
         """Which addresses webhooks may have."""
         return Egress(self.webhook_allow)
 
-    @field_validator("roles", mode="before")
+    @field_validator(*READERS, mode="before")
     @classmethod
-    def _are_roles(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        names = [name.strip() for name in value.split(",") if name.strip()]
-        if strange := [name for name in names if name not in set(Role)]:
-            msg = f"{strange[0]} is no role; choose among {', '.join(Role)}, or set none for all in one process"
-            raise ValueError(msg)
-        return names
-
-    @field_validator("rate_limits", mode="before")
-    @classmethod
-    def _read_limits(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        limits = [RateLimit.parse(part.strip()) for part in value.split(",") if part.strip()]
-        twice = sorted({limit.key for limit in limits if [other.key for other in limits].count(limit.key) > 1})
-        if twice:
-            msg = f"{twice[0]} has two limits; leave one out"
-            raise ValueError(msg)
-        return tuple(limits)
-
-    @field_validator("tenant_weights", mode="before")
-    @classmethod
-    def _read_weights(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        weights: dict[str, float] = {}
-        for part in filter(None, map(str.strip, value.split(","))):
-            found = _WEIGHT.fullmatch(part)
-            if found is None or not LEAST_WEIGHT <= float(found["weight"]) <= MOST_WEIGHT:
-                msg = f"{part!r} is no weight; write TENANT=NUMBER, as in acme=5, from {LEAST_WEIGHT} to {MOST_WEIGHT}"
-                raise ValueError(msg)
-            weights[found["tenant"]] = float(found["weight"])
-        return weights
-
-    @field_validator("tenant_max_running", mode="before")
-    @classmethod
-    def _read_most(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        limits: dict[str, int] = {}
-        for part in filter(None, map(str.strip, value.split(","))):
-            found = _MOST.fullmatch(part)
-            if found is None:
-                msg = f"{part!r} is no limit; write TENANT=NUMBER, as in acme=20, or *=5 for every other, from 1"
-                raise ValueError(msg)
-            if found["tenant"] in limits:
-                msg = f"{found['tenant']} has two limits; leave one out"
-                raise ValueError(msg)
-            limits[found["tenant"]] = int(found["most"])
-        return limits
-
-    @field_validator("tenant_variables", mode="before")
-    @classmethod
-    def _read_owners(cls, value: object) -> object:
-        """The tenants of each variable."""
-        if not isinstance(value, str):
-            return value
-        owners: dict[str, frozenset[str]] = {}
-        for part in filter(None, map(str.strip, value.split(","))):
-            found = _OWNER.fullmatch(part)
-            if found is None:
-                msg = f"{part!r} names no variable; write TENANT=VARIABLE, as in acme={VARIABLES}ACME, once for each"
-                raise ValueError(msg)
-            owners[found["variable"]] = owners.get(found["variable"], frozenset()) | {found["tenant"]}
-        return owners
+    def _read_list(cls, value: object, info: ValidationInfo) -> object:
+        return READERS[info.field_name or ""](value) if isinstance(value, str) else value
 
     @property
     def routing(self) -> Routing:
@@ -488,7 +415,7 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        return tuple(parts_of(value)) if isinstance(value, str) else value
 
     @field_validator("doors")
     @classmethod
