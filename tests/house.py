@@ -73,6 +73,19 @@ def become_a_user(environment: pytest.MonkeyPatch, address: str) -> None:
 
 
 @dataclass
+class HeldCalls:
+    """Calls of a method of the store that do not begin before the test lets them go on.
+
+    Attributes:
+        reached: Set once a call has come.
+        go_on: Lets it begin, and all later ones.
+    """
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
 class House:
     """One test's perdure."""
 
@@ -130,6 +143,19 @@ class House:
             query = f'TaskQueue = "{self.settings.task_queue}" AND ExecutionStatus = "Running"'
             async for found in self.temporal.list_workflows(query, rpc_timeout=timedelta(seconds=WAIT_SECONDS)):
                 await self.temporal.get_workflow_handle(found.id, run_id=found.run_id).terminate()
+
+    def hold(self, method: str, when: Callable[..., bool] = lambda *_, **__: True) -> HeldCalls:
+        """Hold the calls of a method of the workers' store, or those whose arguments ``when`` is true of."""
+        held, real = HeldCalls(), getattr(self.store, method)
+
+        async def slow(*arguments: Any, **named: Any) -> Any:
+            if when(*arguments, **named):
+                held.reached.set()
+                await held.go_on.wait()
+            return await real(*arguments, **named)
+
+        self.environment.setattr(self.store, method, slow)
+        return held
 
     def use(self, provider: ScriptedProvider) -> None:
         """Let every model call of this test go to the provider."""

@@ -273,25 +273,16 @@ async def test_a_cancel_before_any_worker_has_seen_the_turn_keeps_the_prompt(hou
 
 
 @BOTH_WAYS
-async def test_a_cancel_while_the_turn_is_being_opened_ends_it_as_soon_as_it_is_open(
-    house: House, how: How, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancel_while_the_turn_is_being_opened_ends_it_as_soon_as_it_is_open(house: House, how: How) -> None:
     """S-57: opening is not interrupted half-way, and nothing starts after it."""
-    opening, go_on, open_turn = asyncio.Event(), asyncio.Event(), house.store.open_turn
-
-    async def slow(*arguments: Any, **named: Any) -> Any:
-        opening.set()
-        await go_on.wait()
-        return await open_turn(*arguments, **named)
-
-    monkeypatch.setattr(house.store, "open_turn", slow)
+    opening = house.hold("open_turn")
     async with ScriptedProvider() as provider, house.worker(agent()):
         house.use(provider)
         handle = await house.start()
-        await opening.wait()
+        await opening.reached.wait()
         await cancel(handle, how)
         await _in_history(handle, how)
-        go_on.set()
+        opening.go_on.set()
         await cancelled(house, handle, how)
         assert provider.request_count == 0
 
@@ -316,24 +307,15 @@ async def test_a_cancel_for_another_turn_does_not_hide_the_one_that_follows_it(h
             await cancelled(house, handle, "signal")
 
 
-async def test_a_cancel_that_comes_while_the_end_is_recorded_is_too_late_to_change_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    committing, go_on, commit_turn = asyncio.Event(), asyncio.Event(), house.store.commit_turn
-
-    async def slow(*arguments: Any) -> Any:
-        committing.set()
-        await go_on.wait()
-        return await commit_turn(*arguments)
-
-    monkeypatch.setattr(house.store, "commit_turn", slow)
+async def test_a_cancel_that_comes_while_the_end_is_recorded_is_too_late_to_change_it(house: House) -> None:
+    committing = house.hold("commit_turn")
     async with ScriptedProvider(Script(replies=(say("done"),))) as provider, house.worker(agent()):
         house.use(provider)
         handle = await house.start()
-        await committing.wait()
+        await committing.reached.wait()
         await cancel(handle, "signal")
         await _in_history(handle, "signal")
-        go_on.set()
+        committing.go_on.set()
         assert (await handle.result())["stop_reason"] == "finished"
 
 
@@ -354,18 +336,11 @@ async def _in_history(handle: Any, how: How) -> None:
 @BOTH_WAYS
 @pytest.mark.parametrize("during", ["generation", "tool"])
 async def test_a_cancel_that_comes_together_with_the_end_of_the_work_ends_the_turn(
-    house: House, how: How, during: str, monkeypatch: pytest.MonkeyPatch
+    house: House, how: How, during: str
 ) -> None:
     """S-57: the SDK drops a result that is cancelled in the activation that brings it; the store still has it."""
     runner, body = HeldRunner(), Body()
-    storing, finish_generation = asyncio.Event(), house.store.finish_generation
-
-    async def slow(*arguments: Any) -> Any:
-        await storing.wait()
-        return await finish_generation(*arguments)
-
-    if during == "generation":
-        monkeypatch.setattr(house.store, "finish_generation", slow)
+    storing = house.hold("finish_generation", lambda *_, **__: during == "generation")
     script = Script(replies=(call(("held", {}), text="half"),))
     async with ScriptedProvider(script) as provider, house.worker(agent(body.held()), runner=runner):
         house.use(provider)
@@ -377,7 +352,7 @@ async def test_a_cancel_that_comes_together_with_the_end_of_the_work_ends_the_tu
         runner.hold()
         await handle.signal("cancel", {"turn": 99})
         await happened(runner.held)
-        storing.set()
+        storing.go_on.set()
         body.released.set()
         await house.wait_for_event("generation_end" if during == "generation" else "tool_end")
         await _nothing_runs(handle)

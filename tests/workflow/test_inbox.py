@@ -91,18 +91,9 @@ async def test_the_same_request_id_sent_twice_is_one_message(house: House) -> No
     assert [output for _, _, output in await outputs(house)] == ["answer to go", "answer to second", "answer to third"]
 
 
-async def test_a_steered_message_is_read_by_the_running_turns_next_generation(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_steered_message_is_read_by_the_running_turns_next_generation(house: House) -> None:
     """Once however often it is sent, after the tool results, and the log tells when it was taken in."""
-    body, answered, go_on, commit_turn = Body(), asyncio.Event(), asyncio.Event(), house.store.commit_turn
-
-    async def slow(commit: Any) -> Any:
-        answered.set()
-        await go_on.wait()
-        return await commit_turn(commit)
-
-    monkeypatch.setattr(house.store, "commit_turn", slow)
+    body, committing = Body(), house.hold("commit_turn")
     script = Script(replies=(call(("held", {})), say("as you wish")))
     async with ScriptedProvider(script) as provider, house.worker(agent(body)):
         house.use(provider)
@@ -111,9 +102,9 @@ async def test_a_steered_message_is_read_by_the_running_turns_next_generation(
         assert await send(house, "be brief", steer=True, request_id="s") == 1
         assert await send(house, "be brief", steer=True, request_id="s") == 1
         body.released.set()
-        await answered.wait()
+        await committing.reached.wait()
         assert await send(house, "be brief", steer=True, request_id="s") == 1
-        go_on.set()
+        committing.go_on.set()
         result = await handle.result()
     assert (result["turn"], result["steps"], result["output"]) == (1, 2, "as you wish")
     read = [(m["role"], m.get("content")) for m in provider.requests[-1].request.messages]
@@ -122,25 +113,16 @@ async def test_a_steered_message_is_read_by_the_running_turns_next_generation(
     assert events == [("user_message", "be brief")]
 
 
-async def test_steering_while_the_last_text_is_made_brings_another_step(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_steering_while_the_last_text_is_made_brings_another_step(house: House) -> None:
     """A message that was taken into the turn is read before the turn may end."""
-    answered, go_on, finish_generation = asyncio.Event(), asyncio.Event(), house.store.finish_generation
-
-    async def slow(*arguments: Any) -> Any:
-        answered.set()
-        await go_on.wait()
-        return await finish_generation(*arguments)
-
-    monkeypatch.setattr(house.store, "finish_generation", slow)
+    storing = house.hold("finish_generation")
     script = Script(replies=(say("that is all"), say("one thing more")))
     async with ScriptedProvider(script) as provider, house.worker(SILENT):
         house.use(provider)
         handle = await house.start()
-        await answered.wait()
+        await storing.reached.wait()
         assert await send(house, "anything else?", steer=True) == 1
-        go_on.set()
+        storing.go_on.set()
         result = await handle.result()
     assert (result["stop_reason"], result["steps"], result["output"]) == ("finished", 2, "one thing more")
     read = [(m["role"], m["content"]) for m in provider.requests[-1].request.messages]
@@ -290,29 +272,19 @@ async def test_temporals_cancel_gives_every_waiting_message_a_cancelled_turn_of_
     assert prompts(provider.requests[-1].request.messages) == ["go", "stop that", "second", "third", "and now?"]
 
 
-async def test_a_message_that_comes_while_the_queue_is_dropped_gets_its_cancelled_turn_too(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_that_comes_while_the_queue_is_dropped_gets_its_cancelled_turn_too(house: House) -> None:
     """S-59: and the number in its receipt is the number of that turn."""
-    body, second, go_on, open_turn = Body(), asyncio.Event(), asyncio.Event(), house.store.open_turn
-
-    async def slow(opening: Any, *others: Any, **named: Any) -> Any:
-        if opening.request.prompt == "second":
-            second.set()
-            await go_on.wait()
-        return await open_turn(opening, *others, **named)
-
-    monkeypatch.setattr(house.store, "open_turn", slow)
+    body, second = Body(), house.hold("open_turn", lambda opening, *_, **__: opening.request.prompt == "second")
     async with ScriptedProvider(answer_the_last_prompt) as provider, house.worker(agent(body)):
         house.use(provider)
         handle = await house.start()
         await happened(body.started)
         await send(house, "second")
         await cancel(handle, "temporal")
-        await second.wait()
+        await second.reached.wait()
         late = asyncio.create_task(send(house, "third"))
         await _accepted(handle, 2)
-        go_on.set()
+        second.go_on.set()
         assert await late == 3
         for turn in (1, 2, 3):
             await cancelled(house, handle, "temporal", turn)
@@ -334,25 +306,18 @@ async def test_a_cancel_by_signal_leaves_the_waiting_messages_their_turns(house:
 
 @pytest.mark.parametrize("limits", [{"max_steps": 1}, {"budgets": {"llm_calls": 1}}])
 async def test_a_message_steered_in_while_a_limit_ends_the_turn_goes_to_the_next_one(
-    house: House, limits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    house: House, limits: dict[str, Any]
 ) -> None:
     """What was taken is never lost, whatever ends the turn."""
-    body, committing, go_on, commit_turn = Body(), asyncio.Event(), asyncio.Event(), house.store.commit_turn
-
-    async def slow(commit: Any) -> Any:
-        committing.set()
-        await go_on.wait()
-        return await commit_turn(commit)
-
-    monkeypatch.setattr(house.store, "commit_turn", slow)
+    body, committing = Body(), house.hold("commit_turn")
     async with ScriptedProvider(answer_the_last_prompt) as provider, house.worker(agent(body)):
         house.use(provider)
         handle = await house.start(**limits)
         body.released.set()
-        await committing.wait()
+        await committing.reached.wait()
         assert (await handle.query("status"))["state"] == "ended"
         assert await send(house, "second", steer=True) == 2
-        go_on.set()
+        committing.go_on.set()
         await handle.result()
     assert [output for _, _, output in await outputs(house)] == ["", "answer to second"]
 
@@ -369,27 +334,18 @@ async def test_the_same_request_started_again_gives_the_recorded_result_and_asks
     assert len(await house.store.turns(house.session)) == 2
 
 
-async def test_a_message_to_a_request_that_was_carried_out_before_learns_its_right_turn(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_message_to_a_request_that_was_carried_out_before_learns_its_right_turn(house: House) -> None:
     """The session may be many turns further than the request that is repeated."""
-    opening, go_on, open_turn = asyncio.Event(), asyncio.Event(), house.store.open_turn
-
-    async def slow(*arguments: Any, **named: Any) -> Any:
-        opening.set()
-        await go_on.wait()
-        return await open_turn(*arguments, **named)
-
     async with ScriptedProvider(answer_the_last_prompt) as provider, house.worker(SILENT):
         house.use(provider)
         await house.run(prompt="first", request_id="a")
         await house.run(prompt="second", request_id="b")
-        monkeypatch.setattr(house.store, "open_turn", slow)
+        opening = house.hold("open_turn")
         handle = await house.start(prompt="first", request_id="a")
-        await opening.wait()
+        await opening.reached.wait()
         sending = asyncio.create_task(send(house, "third"))
         await _accepted(handle, 1)
-        go_on.set()
+        opening.go_on.set()
         assert await sending == 3
         await handle.result()
     assert [output for _, _, output in await outputs(house)] == [f"answer to {n}" for n in ("first", "second", "third")]

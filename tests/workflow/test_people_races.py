@@ -49,19 +49,11 @@ async def test_a_reply_in_the_moment_of_the_event_is_taken(house: House, interac
 
 async def test_a_reply_while_the_turn_is_stopping_waits_for_the_stop(house: House) -> None:
     """S-66: the commit takes its time, as it does when the store is away."""
-    began, may_end = asyncio.Event(), asyncio.Event()
-    real = type(house.store).commit_turn
-
-    async def slow(store: Any, commit: Any) -> Any:
-        began.set()
-        await may_end.wait()
-        return await real(store, commit)
-
+    committing = house.hold("commit_turn")
     async with ScriptedProvider(Script(replies=(COLOUR, DONE))) as provider, house.worker(asker(**STOPS)):
         house.use(provider)
-        house.environment.setattr(type(house.store), "commit_turn", slow)
         await house.start()
-        await asyncio.wait_for(began.wait(), WAIT_SECONDS)
+        await asyncio.wait_for(committing.reached.wait(), WAIT_SECONDS)
         (asked,) = await house.wait_for_event("user_input_required")
         reply = asyncio.create_task(house.client.answer(house.session, asked["request_id"], "red", by="ann"))
         refused = asyncio.Event()
@@ -73,7 +65,7 @@ async def test_a_reply_while_the_turn_is_stopping_waits_for_the_stop(house: Hous
 
         house.environment.setattr(replies.Replies, "_find_receipt", seen)
         await asyncio.wait_for(refused.wait(), WAIT_SECONDS)
-        may_end.set()
+        committing.go_on.set()
         assert (await reply).decision == "answered"
         result = await (await house.client.attach(house.session)).result()
     assert (result.turn, result.stop_reason) == (2, "finished")
