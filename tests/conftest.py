@@ -14,11 +14,13 @@ import pytest
 
 if TYPE_CHECKING:
     import temporalio.client
+    from temporalio.testing import WorkflowEnvironment
 
     from perdure.cli.server import EmbeddedServer
     from tests.house import House
     from tests.memory import Run
     from tests.new_store import PostgresqlServer
+    from tests.unit.activities.calls import Way
 
 pytest_plugins = [
     *(f"tests.plugins.{name}" for name in ("cpu", "judges", "lanes", "no_skips", "outcomes")),
@@ -72,6 +74,21 @@ async def temporal(server: "EmbeddedServer") -> "temporalio.client.Client":
     from perdure.client.connect import DATA_CONVERTER  # noqa: PLC0415 - see above
 
     return await temporalio.client.Client.connect(server.address, data_converter=DATA_CONVERTER)
+
+
+@pytest.fixture
+async def skipping() -> "AsyncIterator[WorkflowEnvironment]":
+    """The server whose clock jumps over every wait; it knows no search attributes."""
+    from temporalio.testing import WorkflowEnvironment  # noqa: PLC0415 - see above
+
+    from perdure.client.connect import DATA_CONVERTER  # noqa: PLC0415 - see above
+
+    binary = str(Path(sys.executable).with_name("temporal-test-server"))
+    environment = await WorkflowEnvironment.start_time_skipping(
+        test_server_existing_path=binary, data_converter=DATA_CONVERTER
+    )
+    async with environment:
+        yield environment
 
 
 @pytest.fixture(scope="session")
@@ -128,6 +145,16 @@ def run(monkeypatch: pytest.MonkeyPatch) -> "Run":
 
     become_a_user(monkeypatch, "127.0.0.1:1")
     return Run(monkeypatch)
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> "Way":
+    """Each wire of a model call in turn, with a key for it; see :mod:`tests.unit.activities.calls`."""
+    from tests.unit.activities.calls import Way, take  # noqa: PLC0415 - see above
+
+    taken = Way(request.param)
+    take(taken, monkeypatch)
+    return taken
 
 
 @pytest.fixture

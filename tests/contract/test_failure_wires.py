@@ -12,7 +12,7 @@ from perdure.llm.failures import ROWS, Evidence, FailureFacts, Row, classify
 from perdure.testing import Fault, faults
 from tests.contract.failure_expectations import GEMINIS_MINUTE
 from tests.contract.wire_faults import WIRE_FAULTS, WireFault
-from tests.unit.activities.calls import NOW, NOWHERE, Way, failed_at, met, take
+from tests.unit.activities.calls import NOW, NOWHERE, Way, failed_at, met
 
 SERVED: dict[str, Fault] = {
     "the key is refused": faults.bad_key(),
@@ -45,13 +45,6 @@ ADDRESSES = {
     "the host's name is unknown": "http://nowhere.invalid",
     "the address is no URL": "127.0.0.1:9",
 }
-
-
-@pytest.fixture(params=Way)  # which makes a client for each address
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 def of_the_wire(way: Way, row: WireFault) -> str:

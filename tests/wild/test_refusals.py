@@ -12,7 +12,7 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.llm.failures import class_of, classify
 from perdure.testing import faults
-from tests.unit.activities.calls import Way, met, take
+from tests.unit.activities.calls import Way, met
 
 R = ReasonCode
 
@@ -332,13 +332,6 @@ SEEN: dict[str, Said] = {
         WRONG,
     ),
 }
-
-
-@pytest.fixture(params=Way)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 @pytest.mark.parametrize("name", SEEN)

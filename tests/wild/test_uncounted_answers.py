@@ -24,7 +24,7 @@ from perdure.llm.openai_format import WireMessage
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, faults, say
 from perdure.testing.script import ChatRequest
 from tests.memory import Run
-from tests.unit.activities.calls import Sink, Way, agent_of, take
+from tests.unit.activities.calls import Sink, Way, agent_of
 
 Object = dict[str, Any]
 
@@ -41,13 +41,6 @@ NOTHING: dict[str, Object] = {
     "less than nothing": {"usage": dict.fromkeys(("prompt_tokens", "completion_tokens", "input_tokens"), -5)},
     "a text": {"usage": "unknown"},
 }
-
-
-@pytest.fixture(params=Way)
-async def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 def whole(way: Way, text: str = TEXT, end: str = "", **usage: Any) -> Fault:

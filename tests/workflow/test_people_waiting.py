@@ -1,10 +1,7 @@
 """What waiting for people costs, and what it survives: workers that are gone, a week, a cancel, a deadline, a reset."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,6 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ApprovalPolicy
-from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN
 from perdure.testing import Script, ScriptedProvider, say
 from tests.house import WAIT_SECONDS, House, eventually
@@ -25,17 +21,6 @@ pytestmark = pytest.mark.deep
 @pytest.fixture(autouse=True)
 def _nothing_is_paid() -> None:
     PAID.clear()
-
-
-@pytest.fixture
-async def skipping() -> AsyncIterator[WorkflowEnvironment]:
-    """The server whose clock jumps over every wait; it knows no search attributes."""
-    binary = str(Path(sys.executable).with_name("temporal-test-server"))
-    environment = await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=binary, data_converter=DATA_CONVERTER
-    )
-    async with environment:
-        yield environment
 
 
 async def test_a_question_waits_for_a_week_without_any_worker_and_then_the_turn_goes_on(

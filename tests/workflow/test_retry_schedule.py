@@ -1,18 +1,13 @@
 """The default retry schedule to the second, on Temporal's time-skipping server: minutes of waiting in no time."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 
-import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent
-from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.events import GenerationRetry
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.retries import RetryPolicy
@@ -23,17 +18,6 @@ from tests.house import WAIT_SECONDS, House
 WITHOUT_JITTER = RetryPolicy.dreadnode().model_copy(update={"jitter": timedelta(0)})
 
 ALWAYS_LIMITED = Script(replies=(say("never").after(*[faults.status(429)] * 20),))
-
-
-@pytest.fixture
-async def skipping() -> AsyncIterator[WorkflowEnvironment]:
-    """The server whose clock jumps over every wait; it knows no search attributes."""
-    binary = str(Path(sys.executable).with_name("temporal-test-server"))
-    environment = await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=binary, data_converter=DATA_CONVERTER
-    )
-    async with environment:
-        yield environment
 
 
 @dataclass(frozen=True)

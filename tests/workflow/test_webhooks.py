@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -20,7 +19,6 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import Agent
 from perdure.activities import webhooks
 from perdure.client import Client, RequestRefusedError, UnknownWebhookError
-from perdure.client.connect import DATA_CONVERTER
 from perdure.client.deliveries import find_delivery_id
 from perdure.contracts.names import AGENT_TURN, NOTIFY
 from perdure.contracts.webhooks import EgressError, NewWebhook, Notify, Webhook, WebhookEvent
@@ -213,17 +211,6 @@ async def test_a_turn_that_temporal_has_ended_is_told_of_when_the_next_one_close
         first, second = await arrived(receiver, 2)
     told = {got.message: json.loads(got.body)["data"]["reason_code"] for got in (first, second)}
     assert told == {f"{house.session}:1:ended": "runtime.turn_closed", f"{house.session}:2:ended": None}
-
-
-@pytest.fixture
-async def skipping() -> AsyncIterator[WorkflowEnvironment]:
-    """The server whose clock jumps over every wait; it knows no search attributes."""
-    binary = str(Path(sys.executable).with_name("temporal-test-server"))
-    environment = await WorkflowEnvironment.start_time_skipping(
-        test_server_existing_path=binary, data_converter=DATA_CONVERTER
-    )
-    async with environment:
-        yield environment
 
 
 async def test_a_receiver_that_is_down_for_two_hours_gets_each_message_once(

@@ -16,20 +16,13 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ReasonCode
 from perdure.llm.failures import classify
 from perdure.testing import ScriptedProvider, faults
-from tests.unit.activities.calls import Way, met, take
+from tests.unit.activities.calls import Way, met
 from tests.unit.activities.raw_provider import read_request, reply, serving
 
 MEGABYTE = 1_000_000
 
 LITELLM_OVERHEAD = 3 * LARGEST_ERROR
 """litellm writes a message around the body, and sometimes the body twice."""
-
-
-@pytest.fixture(params=Way)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 def agent(way: Way, address: str) -> AgentDefinition:

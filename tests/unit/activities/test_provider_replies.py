@@ -26,13 +26,6 @@ Object = dict[str, Any]
 R = ReasonCode
 
 
-@pytest.fixture(params=Way)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
-
-
 def completion(message: Object | None = None, **changes: Any) -> Object:
     """OpenAI's answer; a change to None leaves the part out."""
     choice: Object = {"index": 0, "message": {"role": "assistant", "content": "hello", **(message or {})}}

@@ -8,7 +8,7 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.llm.failures import class_of, classify
 from perdure.testing import faults
-from tests.unit.activities.calls import Way, met, take
+from tests.unit.activities.calls import Way, met
 
 R = ReasonCode
 
@@ -334,13 +334,6 @@ IN_A_200: dict[str, tuple[JsonValue, ReasonCode, int | None, str]] = {
     "message in an object": ({"error": {"message": {"text": "odd", "code": 429}}}, R.LLM_RATE_LIMITED, 429, "odd"),
     "a field that nobody knows": ({"utterance": "come back later"}, R.LLM_INVALID_RESPONSE, None, "come back later"),
 }
-
-
-@pytest.fixture(params=Way)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 @pytest.mark.parametrize("name", CONTEXT)

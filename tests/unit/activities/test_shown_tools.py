@@ -3,13 +3,11 @@
 import json
 from typing import Any
 
-import pytest
-
 from perdure.activities.models import model_call
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.tools import ToolDeclaration
 from perdure.testing import Script, ScriptedProvider, call
-from tests.unit.activities.calls import Way, take
+from tests.unit.activities.calls import Way
 
 ODD = ToolDeclaration(
     name="web__search",
@@ -21,13 +19,6 @@ ODD = ToolDeclaration(
     },
     reference="mcp:web/search",
 )
-
-
-@pytest.fixture(params=Way)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 async def test_a_schema_is_sent_in_a_form_that_is_taken_and_arguments_come_back_in_their_own_names(way: Way) -> None:

@@ -25,7 +25,7 @@ from perdure.llm.failures import classify
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import call_in_text
 from tests.memory import Run
-from tests.unit.activities.calls import KEY, NOW, Sink, Way, on_each_way, take
+from tests.unit.activities.calls import KEY, NOW, Sink, Way, on_each_way
 
 TEXT = "Hello big wide world, how are you"
 
@@ -64,13 +64,6 @@ REPLIES: dict[str, Reply] = {
     "beyond the basic plane": say("grüße 😀 ok 中文"),
     "JSON": say('{"name": "Ada", "age": 36}'),
 }
-
-
-@pytest.fixture(params=Way)
-async def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 def definition_of(way: Way, provider: ScriptedProvider, mode: ToolMode = "auto") -> AgentDefinition:

@@ -12,7 +12,7 @@ from perdure.contracts.values import JsonValue
 from perdure.llm.failures import classify, is_ambiguous
 from perdure.testing import ChatRequest, Fault, Reply, Script, ScriptedProvider, call, faults, say
 from tests.contract.failure_expectations import GEMINIS_MINUTE
-from tests.unit.activities.calls import KEY, Way, answer, failed_at, failure, met, on_each_way, take
+from tests.unit.activities.calls import KEY, Way, answer, failed_at, failure, met, on_each_way
 
 R = ReasonCode
 UNKNOWN = faults.error(500, "something odd", kind="server_error")
@@ -101,13 +101,6 @@ LOST = ("closed", "reset", "reset in the body", "cut", "silent", "silent in the 
 
 NOT_DONE = ("400", "409", "429", "refused key")
 """Faults after which it has not, for certain."""
-
-
-@pytest.fixture(params=Way)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
-    taken: Way = request.param
-    take(taken, monkeypatch)
-    return taken
 
 
 @pytest.mark.parametrize(("way", "name"), on_each_way(FAULTS), indirect=["way"])
