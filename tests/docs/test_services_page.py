@@ -16,16 +16,15 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from perdure import Agent, tool
 from perdure.client import Client
-from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests import npm_servers
+from tests.docs.serving import served
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House, eventually
 from tests.ui.browser import Browser
@@ -51,25 +50,6 @@ def pay(amount: int) -> str:
 
 
 WRITER = Agent(name="writer", model="openai/scripted", tools=[pay])
-
-
-@asynccontextmanager
-async def served(app: Any) -> AsyncIterator[str]:
-    """The app behind real HTTP."""
-    port = find_free_port()
-    options = {"log_level": "error", "lifespan": "off", "ws": "none", "timeout_graceful_shutdown": 5}
-    server = uvicorn.Server(uvicorn.Config(app, port=port, **options))  # type: ignore[arg-type]
-    running = asyncio.create_task(server.serve())
-
-    async def started() -> bool:
-        return server.started
-
-    await eventually(started)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await running
 
 
 @asynccontextmanager

@@ -1,44 +1,22 @@
 """The receiver that the page on webhooks shows takes each message of a turn once, and no forged one."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from perdure import Agent
 from perdure.client import Client
 from perdure.contracts.webhooks import WebhookEvent
-from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.testing import Script, ScriptedProvider, say
+from tests.docs.serving import served
 from tests.house import House, eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text(encoding="utf-8")
 ADD, RECEIVE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-
-@asynccontextmanager
-async def served(app: Any) -> AsyncIterator[str]:
-    """The app behind real HTTP."""
-    port = find_free_port()
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="off", ws="none"))
-    running = asyncio.create_task(server.serve())
-
-    async def started() -> bool:
-        return server.started
-
-    await eventually(started)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        await running
 
 
 async def test_the_receiver_of_the_page_takes_each_message_once(

@@ -27,7 +27,7 @@ from perdure.client import (
 from perdure.client import (
     sessions as client_sessions,
 )
-from perdure.client.executions import Close
+from perdure.client.executions import Close, Runs
 from perdure.client.requests import turn_request
 from perdure.contracts.turns import StopReason, TurnRequest
 from perdure.local_ports import find_free_port
@@ -96,19 +96,24 @@ async def test_a_busy_session_refuses_another_start_and_says_what_to_do(client: 
     await first.result()
 
 
-@pytest.mark.usefixtures("worker")
-async def test_a_turn_starts_behind_one_that_has_ended_and_runs_its_last_hooks(
-    client: Client, session: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever has read the end of a turn may start the next one."""
-    met = asyncio.Event()
-    close = client._runs.close
+def note_close(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set once somebody asks for the last hooks of a turn to end."""
+    met, close = asyncio.Event(), runs.close
 
     async def closing(session: str, run_id: str) -> Close:
         met.set()
         return await close(session, run_id)
 
-    monkeypatch.setattr(client._runs, "close", closing)
+    monkeypatch.setattr(runs, "close", closing)
+    return met
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_turn_starts_behind_one_that_has_ended_and_runs_its_last_hooks(
+    client: Client, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has read the end of a turn may start the next one."""
+    met = note_close(client._runs, monkeypatch)
     first = await client.start("writer", "linger", session=session)
     assert (await types(first))[-1] == "agent_end"
     assert (await first.result()).turn == 1
@@ -136,17 +141,10 @@ async def test_a_session_is_erased_behind_a_turn_that_has_ended_and_runs_its_las
     client: Client, session: str, monkeypatch: pytest.MonkeyPatch, next_turn: str
 ) -> None:
     """Whoever has read the end of a turn may erase its session; unless a message waited there, whose turn runs then."""
-    met = asyncio.Event()
-    close = client._runs.close
-
-    async def closing(session: str, run_id: str) -> Close:
-        met.set()
-        return await close(session, run_id)
-
     first = await client.start("writer", "linger", session=session)
     assert (await types(first))[-1] == "agent_end"
     second = await client.send(session, next_turn) if next_turn else None
-    monkeypatch.setattr(client._sessions.runs, "close", closing)
+    met = note_close(client._sessions.runs, monkeypatch)
     erasing = asyncio.create_task(client.delete(session))
     await asyncio.wait({erasing, asyncio.create_task(met.wait())}, return_when=asyncio.FIRST_COMPLETED)
     assert met.is_set()

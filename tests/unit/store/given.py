@@ -1,8 +1,11 @@
 """What the tests of the store start from: small turns, answers and calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+
+from sqlalchemy import Connection, create_engine
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent, Usage
@@ -22,12 +25,22 @@ from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage
 from perdure.contracts.tools import Delegated, PlannedCall, ToolOutcome
 from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, SendRequest, StopReason
 from perdure.store import RERUN, Claim, ClaimedTurn, LedgerCall, StepRecord, Store
+from perdure.store.database import Address
 
 SESSION = "s"
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = STARTED + timedelta(seconds=1)
 HELPER = AgentDefinition(name="helper", model="test/model")
 ERROR = ErrorDetail(code=ReasonCode.TOOL_EXECUTION_ERROR, title="search", message="it broke")
+
+
+@contextmanager
+def database(url: str) -> Iterator[Connection]:
+    """A transaction in the database of a store, past the store."""
+    engine = create_engine(Address(url).url)
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
 
 
 def opening(

@@ -3,18 +3,16 @@
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, text
 
 from perdure.store import Store, StoreError, StoreUnavailableError, StoreVersionError
-from perdure.store.database import Address
 from perdure.store.errors import StoreConfigError
 from perdure.store.migrate import MIGRATIONS
 from perdure.store.schema import (
@@ -27,7 +25,7 @@ from perdure.store.schema import (
     REVISION_TABLE,
     metadata,
 )
-from tests.unit.store.given import SESSION, new_event, open_turn
+from tests.unit.store.given import SESSION, database, new_event, open_turn
 
 ROOT = Path(__file__).parents[3]
 PASSWORD = "hunter2"
@@ -48,14 +46,6 @@ asyncio.run(main())
 @pytest.fixture
 def url(empty_url: str) -> str:
     return empty_url
-
-
-@contextmanager
-def database(url: str) -> Iterator[Connection]:
-    engine = create_engine(Address(url).url)
-    with engine.begin() as connection:
-        yield connection
-    engine.dispose()
 
 
 def _belongs_to(connection: Connection) -> Callable[..., bool]:

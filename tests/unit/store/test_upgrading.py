@@ -4,21 +4,18 @@ The newer release is this one with a migration more.
 """
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import inspect, text
 
 from perdure.contracts.events import UserInputRequired
 from perdure.contracts.turns import RunState, StopReason
 from perdure.store import Store, StoreError, StoreVersionError, migrate
-from perdure.store.database import Address
 from perdure.store.migrate import MIGRATIONS
 from perdure.store.schema import KNOWN_REVISIONS, MIGRATIONS_TABLE, OLDEST_REVISION, REVISION, REVISION_TABLE
-from tests.unit.store.given import SESSION, answer, commit, generate, new_event, open_turn
+from tests.unit.store.given import SESSION, answer, commit, database, generate, new_event, open_turn
 
 NEXT = "9001"
 MIGRATION = f'''"""Tomorrow's column."""
@@ -41,14 +38,6 @@ def upgrade() -> None:
 @pytest.fixture
 def url(empty_url: str) -> str:
     return empty_url
-
-
-@contextmanager
-def database(url: str) -> Iterator[Connection]:
-    engine = create_engine(Address(url).url)
-    with engine.begin() as connection:
-        yield connection
-    engine.dispose()
 
 
 async def make_session(url: str) -> None:
