@@ -4,7 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -202,14 +203,22 @@ async def test_what_is_no_temporal_server_is_told_as_that(answer: Answer, user: 
     assert found["code"] == 8
 
 
+@asynccontextmanager
+async def listening(
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """The address of a port where each connection is answered so."""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
+        yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+
 async def test_a_port_that_speaks_http_1_only_is_no_temporal_server(user: Environment) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
-        address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    async with listening(answer) as address:
         line, found = await told(address, user)
     assert f"what answers at {address} is no Temporal server; set TEMPORAL_ADDRESS to the gRPC port" in line
     assert found["code"] == 8
@@ -227,8 +236,7 @@ async def test_a_proxy_whose_server_is_away_is_told_as_that(user: Environment) -
     async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async with await asyncio.start_server(close, "127.0.0.1", 0) as listener:
-        address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    async with listening(close) as address:
         line, found = await told(address, user)
     assert f"what answers at {address} takes connections and says nothing, as a proxy does whose server is away" in line
     assert found["code"] == 8
