@@ -54,7 +54,7 @@ NOT_ALLOWED = (
 
 
 class Elsewhere(Protocol):
-    """What other workers that poll tell of themselves."""
+    """Says of other workers that poll what they tell of themselves."""
 
     async def has(self, agent: str) -> bool | None:
         """Whether one has the agent of a name; None if that cannot be known."""

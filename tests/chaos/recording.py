@@ -20,13 +20,14 @@ STEP = 15
 LOOKED_AT = (
     "PerdureGatewayDown",
     "PerdureNoWorker",
+    "PerdureRetryStorm",
     "PerdureStoreAway",
     "PerdureTemporalAway",
     "PerdureTurnsStandStill",
     "PerdureWorkerDown",
     "PerdureWorkerRestarts",
 )
-"""The alerts whose series are kept: those of processes and of what they need."""
+"""The alerts whose series are kept: those of processes and of what they need, models among it."""
 
 HEAD = """\
 # Made by `python -m tests.chaos.incidents --only {name!r} --record {folder}`:

@@ -22,6 +22,7 @@ FIRES: Mapping[str, Sequence[str]] = {
     "every-worker-is-replaced": (),
     "postgresql-is-down": ("PerdureStoreAway",),
     "temporal-is-away": ("PerdureTemporalAway",),
+    "the-provider-is-away": ("PerdureRetryStorm",),
 }
 """What each incident fires, within a minute of its beginning; nothing else fires, neither in it nor after it."""
 
@@ -84,7 +85,12 @@ def test_a_recording_has_the_series_of_what_is_looked_at(name: str) -> None:
     assert recorded["incident"].lower().replace(" ", "-") == name
     assert seconds(recorded["ended"]) - seconds(recorded["began"]) >= WITHIN
     names = {entry["series"].partition("{")[0] for entry in recorded["input_series"]}
-    absent_when_well = {"temporal_long_request_failure_total", "temporal_request_failure_total"}
+    absent_when_well = {
+        "temporal_long_request_failure_total",
+        "temporal_request_failure_total",
+        "perdure_generation_retries_total",
+        "perdure_generation_retries_created",
+    }
     assert {metric for alert in LOOKED_AT for metric in scraped_for(alert)} - absent_when_well <= names
 
 

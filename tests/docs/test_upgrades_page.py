@@ -7,9 +7,10 @@ import click
 
 from perdure.activities.errors import (
     FIRST_MISSING_RETRY,
+    GROWTH,
     LONGEST_MISSING_RETRY,
-    OFTEN,
     RAREST_MISSING_RETRY,
+    SOON,
 )
 from perdure.cli.main import cli
 from perdure.client.versions import POLLER_AGE
@@ -40,13 +41,11 @@ def test_every_way_of_a_running_turn_has_its_row() -> None:
 
 
 def test_waits_are_those_of_the_code() -> None:
-    assert FIRST_MISSING_RETRY.total_seconds() == 0.5
-    assert (OFTEN * LONGEST_MISSING_RETRY).total_seconds() == 10 * 60
-    assert (
-        f"after half a second, then at growing distances: of {LONGEST_MISSING_RETRY.seconds} seconds for ten min"
-        in PAGE
-    )
-    assert f"utes, of up to {RAREST_MISSING_RETRY.seconds // 60} minutes for three days" in PAGE
+    assert (FIRST_MISSING_RETRY.total_seconds(), SOON.total_seconds()) == (0.5, 2)
+    assert "after half a second, and again each half second, later two, while one that polls has it" in PAGE
+    assert GROWTH * LONGEST_MISSING_RETRY.total_seconds() == 5 * 60
+    assert f"grow: to {LONGEST_MISSING_RETRY.seconds} seconds within the first five minutes" in PAGE
+    assert f"to {RAREST_MISSING_RETRY.seconds // 60} minutes in three days" in PAGE
     assert f"counts for {POLLER_AGE.seconds} seconds" in PAGE
 
 

@@ -1,6 +1,7 @@
 """Hooks that the worker at hand does not have, and what those that it has are called with."""
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -46,8 +47,10 @@ async def test_a_result_waits_seconds_for_a_worker_that_has_the_hooks_for_its_en
             calling=("log",),
             spent=Spent(),
         )
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, scheduled_time=datetime.now(UTC))
         with pytest.raises(ApplicationError, match="has no hook 'log'") as raised:
-            await ActivityEnvironment().run(reacting.run_hooks, asked)
+            await environment.run(reacting.run_hooks, asked)
     bodies.close()
     delay = raised.value.next_retry_delay
     assert delay is not None

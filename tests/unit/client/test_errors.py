@@ -150,6 +150,7 @@ OF_A_TURN: dict[str, Callable[[Turn], Awaitable[object]]] = {
     "Turn.events": lambda turn: drained(turn.events(after=99)),
     "Turn.extend": lambda turn: turn.extend(max_steps=-1),
     "Turn.listen": lambda turn: turn.listen(print, types=["nothing"]),
+    "Turn.notice": lambda turn: turn.notice(),
     "Turn.number": lambda turn: turn.number(),
     "Turn.requests": lambda turn: turn.requests(),
     "Turn.result": lambda turn: turn.result(),
