@@ -58,9 +58,11 @@ class Elsewhere(Protocol):
 
     async def has(self, agent: str) -> bool | None:
         """Whether one has the agent of a name; None if that cannot be known."""
+        ...
 
     async def takes(self, missing: MissingVersion) -> bool:
         """Whether one says that it has what this worker lacks, and calls of the turn may go to it."""
+        ...
 
 
 class Nowhere:

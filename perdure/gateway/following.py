@@ -25,19 +25,24 @@ class Fold(Protocol[T]):
     @property
     def seq(self) -> int:
         """Number of the last event that was taken."""
+        ...
 
     @property
     def is_asking(self) -> bool:
         """Whether the last events are requests, and more of their group may follow."""
+        ...
 
     def take(self, envelope: Envelope) -> list[T]:
         """Take one event of the log."""
+        ...
 
     def take_delta(self, delta: Delta) -> list[T]:
         """Take a piece of an answer."""
+        ...
 
     def settle(self) -> list[T]:
         """Take it that the group of requests is whole."""
+        ...
 
 
 async def own_view(gateway: Gateway, caller: Caller, session: str) -> SessionView | None:
