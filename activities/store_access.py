@@ -87,16 +87,16 @@ async def write_until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
     have to tell the model that a tool's effect is unknown although the tool has ended. The write must be idempotent
     within the attempt, as all of the store's are.
     """
-    deadline = time.monotonic() + PATIENCE.total_seconds()
+    began, is_away = time.monotonic(), False
+    code = ReasonCode.RUNTIME_STORE_UNAVAILABLE
     async with store_failures():
         while True:
             try:
                 stored = await write()
             except StoreUnavailableError as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() > began + PATIENCE.total_seconds():
                     raise
-                code = ReasonCode.RUNTIME_STORE_UNAVAILABLE
-                text = f"{code}: {error}"
+                is_away, text = True, f"{code}: {error}"
                 activity.logger.warning("waiting to store what is done: %s", text, extra={"reason_code": code})
                 note(text)
                 await asyncio.sleep(pause.get(PAUSE).total_seconds())
@@ -107,6 +107,10 @@ async def write_until_stored(write: Callable[[], Awaitable[Stored]]) -> Stored:
                 raise permanent(runtime_error(ReasonCode.RUNTIME_STORE_REFUSED, str(error))) from None
             else:
                 note("")
+                if is_away:
+                    waited = time.monotonic() - began
+                    told = "the store answers again; what is done is stored after %.0f s"
+                    activity.logger.info(told, waited, extra={"reason_code": code})
                 return stored
 
 

@@ -264,6 +264,7 @@ class PostgresqlDoorbell(_Listening):
         self._engine = connect(Address(listen_url, "PERDURE_LISTEN_URL") if listen_url else address)
         self._connection: Connection | None = None
         self._reading: int | None = None
+        self._is_deaf = False
         self._tried = self._pinged = -math.inf
 
     def ring(self, last: Mapping[str, int]) -> None:
@@ -303,8 +304,13 @@ class PostgresqlDoorbell(_Listening):
         try:
             await _finish(asyncio.to_thread(self._open, loop))
         except (DBAPIError, OSError) as error:
-            logger.info("nothing listens for events; they are looked for every second: %s", type(error).__name__)
+            if not self._is_deaf:
+                logger.info("nothing listens for events; they are looked for every second: %s", type(error).__name__)
+            self._is_deaf = True
             return
+        if self._is_deaf:
+            logger.info("a connection listens for events again")
+        self._is_deaf = False
         self._pinged = time.monotonic()
         self._begin_reading()
 

@@ -1,5 +1,6 @@
 """Writes that wait for the store inside an attempt, in Temporal's own environment for activities."""
 
+import logging
 from datetime import timedelta
 
 import pytest
@@ -71,8 +72,15 @@ async def test_a_refusal_of_the_store_is_final_wherever_it_comes() -> None:
     assert (refused.value.type, refused.value.non_retryable) == ("runtime.store_refused", True)
 
 
-async def test_an_absent_store_is_asked_again_in_the_same_attempt() -> None:
-    assert await stored_after(StoreUnavailableError("locked")) == "stored"
+async def test_an_absent_store_is_asked_again_in_the_same_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the beginning of the wait and its end, and nothing of a write that had none."""
+    with caplog.at_level(logging.INFO):
+        assert await stored_after() == "stored"
+        assert caplog.messages == []
+        assert await stored_after(StoreUnavailableError("locked")) == "stored"
+    began, ended = caplog.messages
+    assert began.startswith("waiting to store what is done: runtime.store_unavailable: locked")
+    assert ended.startswith("the store answers again; what is done is stored after ")
 
 
 @pytest.mark.parametrize(

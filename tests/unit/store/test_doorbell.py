@@ -1,6 +1,7 @@
 """The doorbell: each write wakes who follows, writers never wait for that, and a lost ring costs only a look."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -187,6 +188,38 @@ async def test_a_connection_that_is_lost_is_made_again(
                 while not await bell.wait(rung, timedelta(milliseconds=200)):  # what is rung while it is away is lost
                     written += 1
                     await say(store, 10_000 * number + written)
+
+
+async def test_that_nothing_listens_is_said_once_and_so_is_its_end(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried every two seconds, for as long as the database is away."""
+    monkeypatch.setattr(doorbell, "TRY_EVERY", timedelta(0))
+    monkeypatch.setattr(doorbell, "LOOK_EVERY", timedelta(milliseconds=5))
+    tried: list[int] = []
+
+    async with await Store.open(postgresql_url, upgrade=True) as store:
+        opens = store.doorbell._open  # type: ignore[attr-defined]
+
+        def open_at_last(loop: asyncio.AbstractEventLoop) -> None:
+            tried.append(1)
+            if len(tried) <= 3:
+                raise OSError
+            opens(loop)
+
+        monkeypatch.setattr(store.doorbell, "_open", open_at_last)
+        await open_turn(store)
+
+        async def said() -> bool:
+            return caplog.messages[-1:] == ["a connection listens for events again"]
+
+        with caplog.at_level(logging.INFO, "perdure.store"), store.doorbell.follow(SESSION):
+            await eventually(said)
+    assert [message.partition(";")[0] for message in caplog.messages] == [
+        "nothing listens for events",
+        "a connection listens for events again",
+    ]
+    assert len(tried) == 4
 
 
 async def _nothing(_: object) -> dict[str, int]:
