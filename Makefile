@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE := # the tests start Python some hundred times, a
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test deep check replay newest chaos storm bench flat profile histories promises schemas manifests
-.PHONY: judges release docs lock clean conformance incidents mutants simulate
+.PHONY: judges release docs lock clean conformance incidents mutants rollouts simulate
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -92,6 +92,9 @@ storm: $(STAMP) ## load a fleet of workers and gateways, restart it, and kill it
 
 incidents: $(STAMP) ## have the incidents of an operator on a fleet, with the alerts on a real Prometheus; the better part of an hour
 	$(PYTHON) -m tests.chaos.incidents
+
+rollouts: $(STAMP) ## roll a fleet out and back, drain and restore it, with every effect counted; a quarter of an hour
+	$(PYTHON) -m tests.chaos.rollouts
 
 bench: $(STAMP) ## measure a step, beside a bare workflow of two no-op activities a step in the same run
 	$(PYTHON) -m benchmarks.bench

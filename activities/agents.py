@@ -26,7 +26,7 @@ from perdure.activities.toolbox.runner import CallContext
 from perdure.agents import skills
 from perdure.agents.agent import Agent, AgentDefinitionError, dedent_instructions
 from perdure.agents.context import ToolUnavailableError
-from perdure.agents.data import InlineAgents
+from perdure.agents.data import NO_INLINE, InlineAgents, UnregisteredError
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import AgentDefinition, Skill
 from perdure.contracts.errors import ReasonCode
@@ -35,7 +35,7 @@ from perdure.contracts.exceptions import kind_of, text_of
 from perdure.contracts.plain import is_of, to_text
 from perdure.contracts.tools import CallTool
 from perdure.contracts.turn_context import TurnContext, describe_strange_variable, variable_of
-from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn, TurnRequest
+from perdure.contracts.turns import MAX_DEFINITION_BYTES, OpenTurn
 from perdure.contracts.values import JsonValue, replace
 from perdure.contracts.waits import MissingVersion
 from perdure.lanes.bodies import Bodies
@@ -64,6 +64,10 @@ class Elsewhere(Protocol):
         """Whether one says that it has what this worker lacks, and calls of the turn may go to it."""
         ...
 
+    async def differ(self, mark: str) -> bool | None:
+        """Whether one makes agents of requests of other parts than those of this mark; None if that cannot be known."""
+        ...
+
 
 class Nowhere:
     """A worker that no other one polls beside."""
@@ -76,6 +80,11 @@ class Nowhere:
     async def takes(self, missing: MissingVersion) -> bool:
         """No."""
         del missing
+        return False
+
+    async def differ(self, mark: str) -> bool | None:
+        """No."""
+        del mark
         return False
 
 
@@ -131,14 +140,13 @@ class Roster:
         if source is not None and source.agent == name:
             before = await self._definitions.get(source.definition)
             if before.inline is not None:
-                return self._read_definition(before.inline)
+                return await self._read_definition(before.inline, opening)
         raise await self._error_of_unknown(name, opening)
 
     async def _error_of_unknown(self, name: str, opening: OpenTurn) -> ApplicationError:
         delegated = opening.request.delegated
         if opening.stopped:
-            message = f"the turn was stopped before a worker that has an agent {name!r} opened it"
-            return permanent(runtime_error(ReasonCode.RUNTIME_ABORTED, message))
+            return _error_of_stopped(name)
         if await self._elsewhere.has(name) is False:
             known = ", ".join(sorted(self._agents)) or "none"
             message = f"no worker that polls has an agent {name!r}; this worker has: {known}"
@@ -149,24 +157,30 @@ class Roster:
             missing = MissingVersion(agent=caller, what="delegate", name=name, definition=delegated.definition)
         return await self.offer(missing)
 
-    async def offer(self, missing: MissingVersion, longest: timedelta = LONGEST_MISSING_RETRY) -> ApplicationError:
+    async def offer(
+        self, missing: MissingVersion, longest: timedelta = LONGEST_MISSING_RETRY, *, inline: bool = False
+    ) -> ApplicationError:
         """The failure that leaves an activity to another worker; soon, if one that polls says that it can take it.
 
         Args:
             missing: What this worker lacks.
             longest: Bound of the wait before another worker is offered the activity.
+            inline: Whether the agent is of a request, so that any worker with other parts may have it.
         """
-        missing = replace(missing, elsewhere=await self._elsewhere.takes(missing))
+        there = await self._differ() is True if inline else await self._elsewhere.takes(missing)
+        missing = replace(missing, elsewhere=there)
         info = activity.info()
         waited = datetime.now(UTC) - info.scheduled_time
         return error_of_missing_version(missing, info.attempt, waited, longest)
 
-    def read_definition(self, request: TurnRequest) -> AgentDefinition | None:
+    async def read_definition(self, opening: OpenTurn) -> AgentDefinition | None:
         """The definition that a request brings; None if it brings none.
 
         Raises:
-            ApplicationError: The definition is not valid, or this worker takes none from requests.
+            ApplicationError: The definition is not valid, or this worker takes none from requests, or has not all that
+                it names. The last two wait for another worker, unless all that poll are known to be like this one.
         """
+        request = opening.request
         fields = request.definition
         if fields is None:
             return None
@@ -175,16 +189,39 @@ class Roster:
         if request.agent is not None and request.agent != fields.get("name"):
             message = f"definition: it is of {fields['name']!r}, and agent says {request.agent!r}; leave agent out"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
-        return self._read_definition(fields)
+        return await self._read_definition(fields, opening)
 
-    def _read_definition(self, fields: dict[str, JsonValue]) -> AgentDefinition:
+    async def _read_definition(self, fields: dict[str, JsonValue], opening: OpenTurn) -> AgentDefinition:
+        name = str(fields.get("name", "?"))
         if self._inline is None:
-            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, NOT_ALLOWED))
+            missing = MissingVersion(agent=name, what="agent", name=name)
+            raise await self._error_of_unmade(missing, NOT_ALLOWED, opening)
         try:
             agent = self._inline.agent(fields)
         except AgentDefinitionError as error:
-            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"definition: {error}")) from None
+            said, lacks = f"definition: {error}", error.__cause__
+            if isinstance(lacks, UnregisteredError):
+                missing = MissingVersion(agent=name, what=lacks.kind, name=lacks.name)
+                raise await self._error_of_unmade(missing, said, opening) from None
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, said)) from None
         return replace(agent.definition, inline=fields)
+
+    async def _error_of_unmade(self, missing: MissingVersion, said: str, opening: OpenTurn) -> ApplicationError:
+        """The failure of an agent of a request that this worker cannot make: final if no worker that polls could."""
+        if opening.stopped:
+            return _error_of_stopped(missing.agent)
+        if await self._differ() is False:
+            return permanent(runtime_error(ReasonCode.REQUEST_INVALID, said))
+        return await self.offer(missing, inline=True)
+
+    async def _differ(self) -> bool | None:
+        """Whether a worker that polls makes agents of requests of other parts than this one."""
+        return await self._elsewhere.differ(NO_INLINE if self._inline is None else self._inline.mark)
+
+
+def _error_of_stopped(agent: str) -> ApplicationError:
+    message = f"the turn was stopped before a worker that has an agent {agent!r} opened it"
+    return permanent(runtime_error(ReasonCode.RUNTIME_ABORTED, message))
 
 
 KEPT_DEFINITIONS = 256

@@ -354,7 +354,7 @@ class OpenTurnActivity:
     async def _find_agent(self, asked: Asked) -> AgentDefinition:
         """The definition that the request brings, or of the agent that it names, or of the session's agent so far."""
         opening, before = asked.opening, asked.before
-        described = self._parts.roster.read_definition(opening.request)
+        described = await self._parts.roster.read_definition(opening)
         if described is not None:
             return described
         if opening.request.agent is not None:

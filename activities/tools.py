@@ -242,7 +242,7 @@ class ToolActivities:
             definition=definition.digest(),
             changed=remote is None and declaration is not None and agent is not None and agent.tool(name) is not None,
         )
-        return await self._parts.roster.offer(missing)
+        return await self._parts.roster.offer(missing, inline=definition.inline is not None)
 
     async def _claim(self, attempt: Attempt) -> tuple[Attempt, CallEnd | None]:
         """The attempt with the call's raw arguments, and the recorded end if the call has ended before."""

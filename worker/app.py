@@ -47,7 +47,7 @@ from perdure.activities.telling.traces import Traces
 from perdure.activities.tools import ToolActivities
 from perdure.activities.webhooks import WebhookActivity
 from perdure.agents.agent import Agent
-from perdure.agents.data import InlineAgents, Registered
+from perdure.agents.data import NO_INLINE, InlineAgents, Registered
 from perdure.client.connect import connect, make_converter
 from perdure.client.deliveries import find_delivery_id
 from perdure.client.encryption import codec_of, load_keyring, open_store
@@ -452,7 +452,8 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
         if settings.routing.has(Role.TURNS) or settings.routing.has(Role.TOOLS):
             tell_long_tools(agents.values(), settings.shutdown_grace, settings.task_queue)
         digests = [agent.definition.digest() for agent in agents.values()]
-        await stack.enter_async_context(build_store_worker(client, settings, store, agents, digests))
+        told = [*agents, NO_INLINE if parts.inline is None else parts.inline.mark]
+        await stack.enter_async_context(build_store_worker(client, settings, store, told, digests))
         await _poll(workers, health, stopping)
     logger.info("stopped", extra={"pid": os.getpid()})
 

@@ -39,6 +39,18 @@ class Polling:
             return any(worker.has(missing.name) for worker in told)
         return any(worker.has_version(missing.definition) for worker in told)
 
+    async def differ(self, mark: str) -> bool | None:
+        """Whether a worker of turns makes agents of requests of other parts; None if the server or one does not tell.
+
+        Args:
+            mark: The one of this worker's parts.
+        """
+        told = await self._ask()
+        if told is None:
+            return None
+        same = {worker.has(mark) for worker in told if not worker.roles or Role.TURNS in worker.roles}
+        return True if False in same else None if None in same else False
+
     async def _ask(self) -> Sequence[WorkerStore] | None:
         if self._monotonic() - self._asked_at >= KEPT_SECONDS:
             self._told = await ask_workers(self._temporal, self._queue)

@@ -4,10 +4,12 @@ Both are objects with the fields of :class:`Agent`. They hold no code: tools, se
 reads the object says what a name stands for. For a start request that is what the worker has registered.
 """
 
+import hashlib
+import json
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -25,6 +27,9 @@ from perdure.contracts.values import SYNONYMS, JsonValue
 
 T = TypeVar("T")
 
+Kind = Literal["tool", "server"]
+_KINDS: Mapping[Kind, str] = {"tool": "tool", "server": "MCP server"}
+
 Path = tuple[int | str, ...]
 """Position in an object: names of fields, and numbers of items."""
 
@@ -35,6 +40,15 @@ class AgentDataError(AgentDefinitionError):
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+class UnregisteredError(AgentDefinitionError):
+    """A request names a tool or an MCP server that this worker has not registered; another worker may have."""
+
+    def __init__(self, kind: Kind, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"this worker has no {_KINDS[kind]} {name!r}; it has: {', '.join(sorted(known)) or 'none'}")
+        self.kind: Kind = kind
+        self.name = name
 
 
 Found = Callable[[JsonValue], Iterable[Any]]
@@ -200,23 +214,29 @@ class Registered:
         """The tool of that name.
 
         Raises:
-            AgentDefinitionError: There is none, or more than one.
+            UnregisteredError: There is none.
+            AgentDefinitionError: There is more than one.
         """
         return _take_only(name, "tool", self._tools)
 
     def server(self, name: str) -> AnyServerConfig:
         """The MCP server of that name."""
-        return _take_only(name, "MCP server", self._servers)
+        return _take_only(name, "server", self._servers)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the names: of two workers with the same one, either can make an agent or neither."""
+        return hashlib.sha256(json.dumps([sorted(self._tools), sorted(self._servers)]).encode()).hexdigest()[:16]
 
 
-def _take_only(name: str, kind: str, known: Mapping[str, list[T]]) -> T:
+def _take_only(name: str, kind: Kind, known: Mapping[str, list[T]]) -> T:
     found = known.get(name, [])
     if len(found) == 1:
         return found[0]
     if found:
-        raise AgentDefinitionError(f"this worker has {len(found)} different {kind}s named {name!r}; rename all but one")
-    names = ", ".join(sorted(known)) or "none"
-    raise AgentDefinitionError(f"this worker has no {kind} {name!r}; it has: {names}")
+        many = f"this worker has {len(found)} different {_KINDS[kind]}s named {name!r}; rename all but one"
+        raise AgentDefinitionError(many)
+    raise UnregisteredError(kind, name, known)
 
 
 PARAMETERS = frozenset(
@@ -242,6 +262,11 @@ PARAMETERS = frozenset(
 """Arguments of a model call that a request may set. Others could send the worker's keys to any address."""
 
 
+INLINE = "agents of requests:"
+NO_INLINE = f"{INLINE} none"
+"""Mark of a worker that makes none; no agent has such a name."""
+
+
 class InlineAgents:
     """Agents of start requests, as a worker makes them.
 
@@ -256,6 +281,11 @@ class InlineAgents:
         self._find = Finders(
             tools=self._tool, mcp_servers=self._server, skills=_refuse_skills, hooks=_rule, delegates=delegate_of
         )
+
+    @property
+    def mark(self) -> str:
+        """Name by which workers tell each other what they make agents of."""
+        return f"{INLINE} {self._registered.digest}"
 
     def agent(self, fields: Mapping[str, JsonValue]) -> Agent:
         """The agent that the object describes.

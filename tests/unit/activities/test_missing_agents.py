@@ -9,9 +9,11 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from perdure import Agent
+from perdure import Agent, tool
 from perdure.activities.agents import Definitions, Roster
+from perdure.agents.data import InlineAgents, Registered
 from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
+from perdure.contracts.values import replace as replace_fields
 from perdure.contracts.waits import MissingVersion
 from perdure.lanes.bodies import Bodies
 from perdure.store import Store
@@ -41,12 +43,18 @@ class Others:
         del missing
         return self.known is True
 
+    async def differ(self, mark: str) -> bool | None:
+        assert mark.startswith("agents of requests: ")
+        return self.known
+
 
 async def opened(store: Store, known: bool | None, agents: list[Agent], **asked: Any) -> OpenedTurn:
     """Open a turn of the new agent at a worker with these agents, where so much is known of the others."""
     bodies = Bodies(1)
-    turns = activities_over(store, {agent.name: agent for agent in agents}, bodies, Others(known))
-    request = Continuation(agent=asked.pop("agent", "newcomer"), prompt="go")
+    turns = activities_over(
+        store, {agent.name: agent for agent in agents}, bodies, Others(known), asked.pop("inline", None)
+    )
+    request = Continuation(agent=asked.pop("agent", "newcomer"), definition=asked.pop("definition", None), prompt="go")
     opening = OpenTurn(session="s", request=request, request_id=asked.pop("id", "r"), run_started_at=NOW, **asked)
     try:
         result: OpenedTurn = await ActivityEnvironment().run(turns.open_turn, opening)
@@ -107,3 +115,48 @@ async def test_what_a_worker_that_polls_has_is_offered_again_after_half_a_second
         environment.info = replace(environment.info, scheduled_time=began)
         told.append(round((await environment.run(offer)).total_seconds(), 1))
     assert told == pauses
+
+
+@tool
+def two() -> str:
+    """Two."""
+    return "two"
+
+
+MAKES_MORE, MAKES_LESS = (InlineAgents(Registered([], tools), []) for tools in ([two], []))
+
+
+@pytest.mark.parametrize("known", [True, None, False])
+@pytest.mark.parametrize(
+    ("maker", "missing", "said"),
+    [
+        (None, MissingVersion(agent="newcomer", what="agent", name="newcomer"), "PERDURE_ALLOW_INLINE_AGENTS"),
+        (
+            MAKES_LESS,
+            MissingVersion(agent="newcomer", what="tool", name="two"),
+            "tools.0: this worker has no tool 'two'",
+        ),
+    ],
+)
+async def test_an_agent_of_a_request_is_left_to_a_worker_that_may_make_it_and_else_refused(
+    store: Store, maker: InlineAgents | None, missing: MissingVersion, said: str, known: bool | None
+) -> None:
+    """A rollout that adds a tool, or allows such agents, refuses none of the starts that come meanwhile."""
+    asked: dict[str, Any] = {"definition": {"model": "openai/scripted", "tools": ["two"]}}
+    with pytest.raises(ApplicationError) as raised:
+        await opened(store, known, [], inline=maker, **asked)
+    if known is False:
+        assert (raised.value.non_retryable, raised.value.type) == (True, "request.invalid")
+        assert said in raised.value.message
+    else:
+        assert (raised.value.non_retryable, raised.value.type) == (False, "runtime.tool_missing")
+        assert raised.value.details[1] == replace_fields(missing, elsewhere=known is True)
+    with pytest.raises(ApplicationError, match="the turn was stopped before"):
+        await opened(store, known, [], inline=maker, stopped=True, **asked)
+    assert (await opened(store, known, [], inline=MAKES_MORE, **asked)).turn == 1
+
+
+async def test_an_agent_of_a_request_that_no_worker_can_make_is_refused_whoever_else_polls(store: Store) -> None:
+    with pytest.raises(ApplicationError, match="there is no such setting") as raised:
+        await opened(store, True, [], inline=MAKES_MORE, definition={"model": "openai/scripted", "tolls": []})
+    assert raised.value.non_retryable

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from perdure.agents.data import NO_INLINE, InlineAgents, Registered
 from perdure.client.worker_stores import WorkerStore
 from perdure.contracts.waits import MissingVersion
 from perdure.settings import Settings
@@ -32,6 +33,33 @@ def test_an_agent_is_nowhere_only_if_all_workers_of_turns_say_so(
     told: list[WorkerStore] | None, known: bool | None
 ) -> None:
     assert find_agent(told, "writer") is known
+
+
+OWN = InlineAgents(Registered([]), [])
+
+
+@pytest.mark.parametrize(
+    ("told", "differ"),
+    [
+        (None, None),
+        ([], False),
+        ([SILENT.with_agents(["a", OWN.mark], "A")], False),
+        ([SILENT.with_agents([OWN.mark], "A"), SILENT.with_agents([NO_INLINE], "B")], True),
+        ([SILENT.with_agents([OWN.mark], "A"), SILENT], None),
+        ([HAS], True),
+        ([MODELS_ONLY], False),
+    ],
+)
+async def test_workers_differ_in_what_they_make_agents_of_unless_all_tell_the_same(
+    monkeypatch: pytest.MonkeyPatch, told: list[WorkerStore] | None, differ: bool | None
+) -> None:
+    """One of a release that tells its agents, and nothing of this, may make others."""
+
+    async def ask(*_: object) -> list[WorkerStore] | None:
+        return told
+
+    monkeypatch.setattr(polling, "ask_workers", ask)
+    assert await Polling(None, Settings()).differ(OWN.mark) is differ  # type: ignore[arg-type]
 
 
 async def test_many_turns_that_ask_at_once_are_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
