@@ -1,5 +1,6 @@
 """The agents of the other workers that poll, as they tell them."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -27,6 +28,7 @@ class Polling:
         self._monotonic = monotonic
         self._told: Sequence[WorkerStore] | None = None
         self._asked_at = -KEPT_SECONDS
+        self._one = asyncio.Lock()
 
     async def has(self, agent: str) -> bool | None:
         """Whether a worker of turns has the agent of a name; None if the server or a worker does not tell."""
@@ -52,9 +54,10 @@ class Polling:
         return True if False in same else None if None in same else False
 
     async def _ask(self) -> Sequence[WorkerStore] | None:
-        if self._monotonic() - self._asked_at >= KEPT_SECONDS:
-            self._told = await ask_workers(self._temporal, self._queue)
-            self._asked_at = self._monotonic()
+        async with self._one:
+            if self._monotonic() - self._asked_at >= KEPT_SECONDS:
+                self._told = await ask_workers(self._temporal, self._queue)
+                self._asked_at = self._monotonic()
         return self._told
 
 

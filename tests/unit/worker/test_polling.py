@@ -1,5 +1,6 @@
 """Whether another worker has an agent: known only if the server answers and every worker of turns tells."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -67,11 +68,12 @@ async def test_many_turns_that_ask_at_once_are_one_question(monkeypatch: pytest.
 
     async def ask(*_: object) -> list[WorkerStore]:
         asked[0] += 1
+        await asyncio.sleep(0)
         return [LACKS]
 
     monkeypatch.setattr(polling, "ask_workers", ask)
     polled = Polling(None, Settings(), monotonic=lambda: now[0])  # type: ignore[arg-type]
-    assert [await polled.has("writer"), await polled.has("helper")] == [False, True]
+    assert await asyncio.gather(polled.has("writer"), polled.has("helper")) == [False, True]
     now[0] += KEPT_SECONDS
     assert await polled.has("writer") is False
     assert asked == [2]
