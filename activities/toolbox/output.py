@@ -6,6 +6,7 @@ A call's events are in its caller's log, each under a key of its own, whether a 
 import asyncio
 import base64
 import contextlib
+import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -119,8 +120,8 @@ def step_ended(call: CallSite, tool: str) -> NewEvent:
     return call_event(call, ToolStep(call_id=call.call_id, tool=tool))
 
 
-_HERE = Path(__file__).parent
-"""Folder of the activities, whose frames are left out of a body's traceback."""
+_PERDURE, _STANDARD_LIBRARY = Path(__file__).parents[2], Path(sysconfig.get_path("stdlib"))
+"""Folders whose frames are left out of a body's traceback where they stand above it."""
 
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be")
 """Encodings in which secrets are searched for in binary data."""
@@ -300,11 +301,9 @@ def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
     The final cut comes after redaction, so that it cannot split a secret. The first cut, for speed, is far before the
     part that is shown.
     """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    ours = [place for place, (frame, _) in enumerate(frames) if Path(frame.f_code.co_filename).parent == _HERE]
-    own, last = error.__traceback__, ours[-1] if ours else -1
-    for _ in range(last + 1):
-        own = own.tb_next if own is not None else None
+    own = error.__traceback__
+    while own is not None and _is_before_a_body(Path(own.tb_frame.f_code.co_filename)):
+        own = own.tb_next
     raised = raised_of(error)
     try:
         lines = traceback.format_exception(type(raised), raised, own or error.__traceback__)
@@ -312,6 +311,13 @@ def traceback_of(error: Exception, secrets: "frozenset[str]") -> str:
         lines = [*traceback.format_tb(own or error.__traceback__), print_error(error)]
     text = redact_and_cut("".join(lines)[-LONGEST_RAW_TEXT:], secrets).rstrip()
     return text if len(text) <= TRACEBACK_CHARACTERS else f"…{text[1 - TRACEBACK_CHARACTERS :]}"
+
+
+def _is_before_a_body(file: Path) -> bool:
+    """Whether a frame above a body is of this file: perdure's, or the standard library's threads and loops."""
+    if file.is_relative_to(_STANDARD_LIBRARY):
+        return not file.is_relative_to(_STANDARD_LIBRARY / "site-packages")
+    return file.is_relative_to(_PERDURE)
 
 
 def text_of_exception(error: Exception, secrets: "frozenset[str]") -> str:

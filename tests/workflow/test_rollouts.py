@@ -108,7 +108,7 @@ async def test_a_message_to_an_agent_whose_worker_is_away_for_a_moment_waits_and
             await (await house.client.start("newcomer", "go", session=house.session)).result()
         handle = await house.start(None, "again")
         wait = await standing(house)
-        assert wait.text == "no worker has agent 'newcomer'"
+        assert wait.text == "no worker that was asked has agent 'newcomer'"
         figures = FleetFigures(house.store, house.temporal, house.settings, refused_versions=refused.names)
         for verb in (("list", "--needs-version"), ("list", "--stuck"), ("doctor",)):
             said = await told(*verb)
@@ -132,7 +132,7 @@ async def test_a_delegate_that_a_roll_back_has_taken_away_is_waited_for(house: H
             await provider.wait_for_requests(1)
         async with polling(house, before):
             wait = await standing(house)
-            assert wait.text.endswith("no worker has agent 'helper', a delegate of agent 'tester'")
+            assert wait.text.endswith("no worker that was asked has agent 'helper', a delegate of agent 'tester'")
             assert wait.text in await told("list", "--needs-version")
             if ends == "a cancel":
                 await handle.signal("cancel", CancelRequest())

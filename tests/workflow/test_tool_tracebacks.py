@@ -13,7 +13,6 @@ from perdure.contracts.agents import OnToolError
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.worker.telemetry import JsonFormatter
 from tests.house import House
-from tests.memory import Run
 
 pytestmark = pytest.mark.deep
 
@@ -69,25 +68,6 @@ async def test_people_find_where_a_tool_failed(
     for place in (trace, shown.output, history, json.dumps(line)):
         assert KEY not in place
     assert "x" * 3_900 not in history
-
-
-async def test_a_traceback_begins_in_the_tool_and_has_its_causes(run: Run) -> None:
-    @tool
-    def short(amount: int) -> str:
-        """Fail."""
-        deep(amount, "")
-        return ""
-
-    agent = Agent(name="tester", model="openai/scripted", tools=[short], on_tool_error="feed_back")
-    script = Script(replies=(call(("short", {"amount": 7})), say("done")))
-    await run(agent, script=script)
-    (event,) = await run.events("tool_end")
-    trace = event["traceback"]
-    assert "ZeroDivisionError: division by zero" in trace
-    assert "in deep" in trace
-    assert "in short" in trace
-    assert "perdure/activities" not in trace
-    assert trace.splitlines()[-1].startswith("tests.workflow.test_tool_tracebacks.LedgerError: no entry for")
 
 
 PYTHON = ("object at 0x", "timedelta(", "datetime.datetime(", "{'", "<class '", "Error(")
