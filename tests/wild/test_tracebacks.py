@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from perdure import Agent, tool
+from perdure.agents.tool import Tool
 from perdure.testing import Script, call, say
 from tests.memory import Run
 
@@ -55,7 +56,7 @@ def into_perdure() -> str:
 
 
 @pytest.mark.parametrize("book", [threaded, awaited, through_a_callback], ids=["threaded", "awaited", "callback"])
-async def test_a_traceback_begins_in_the_tool_and_has_its_causes(run: Run, book: object) -> None:
+async def test_a_traceback_begins_in_the_tool_and_has_its_causes(run: Run, book: Tool[[], object]) -> None:
     agent = Agent(name="tester", model="openai/scripted", tools=[book], on_tool_error="feed_back")
     await run(agent, script=Script(replies=(call(("book", {})), say("done"))))
     (event,) = await run.events("tool_end")

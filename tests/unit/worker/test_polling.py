@@ -73,7 +73,7 @@ async def test_many_turns_that_ask_at_once_are_one_question(monkeypatch: pytest.
 
     monkeypatch.setattr(polling, "ask_workers", ask)
     polled = Polling(None, Settings(), monotonic=lambda: now[0])  # type: ignore[arg-type]
-    assert await asyncio.gather(polled.has("writer"), polled.has("helper")) == [False, True]
+    assert tuple(await asyncio.gather(polled.has("writer"), polled.has("helper"))) == (False, True)
     now[0] += KEPT_SECONDS
     assert await polled.has("writer") is False
     assert asked == [2]
