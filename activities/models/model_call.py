@@ -30,6 +30,7 @@ from perdure.activities.models.keys import MissingKeyError, require_key
 from perdure.activities.models.limits import TOOL_LIMITS, WHOLE_ONLY
 from perdure.activities.models.provider_http import stand_in
 from perdure.activities.models.provider_messages import as_sent
+from perdure.activities.models.provider_packets import Patience
 from perdure.activities.models.provider_reading import show_answer
 from perdure.activities.models.provider_replies import (
     InvalidReplyError,
@@ -52,10 +53,6 @@ from perdure.llm.openai_format import WireMessage
 from perdure.llm.strict_schemas import fit
 from perdure.llm.text_tools import calls_in, describe_tools, to_text
 from perdure.llm.tool_schemas import ShownTools
-
-SILENCE_SECONDS = 600.0
-"""litellm's timeout, which bounds a silence. Constant, because litellm makes an HTTP client for each value."""
-
 
 logger = logging.getLogger("perdure.worker")
 
@@ -354,8 +351,14 @@ async def _ask(
             in_chat = {**of_chat, "model": "custom_openai/any"}
             request = provider_requests.prepare(in_chat, streams=streams, learnt=learnt)
     if request is not None:
-        return await provider_door.send(request, shown, SILENCE_SECONDS)
+        return await provider_door.send(request, shown, _patience_of(definition))
     return show_answer(await (await load_litellm()).complete(asked), shown)
+
+
+def _patience_of(definition: AgentDefinition) -> Patience:
+    """How long a provider may be silent, as its agent's settings say."""
+    behind = definition.stream_idle_timeout
+    return Patience(definition.idle_timeout.total_seconds(), None if behind is None else behind.total_seconds())
 
 
 def _arguments(
@@ -367,7 +370,7 @@ def _arguments(
     own: dict[str, Any] = {
         "model": definition.model,
         "messages": as_sent(definition, sent, FORMS.of(definition).forms),
-        "timeout": SILENCE_SECONDS,
+        "timeout": definition.idle_timeout.total_seconds(),  # of litellm, whose time-out bounds a silence
         "num_retries": 0,
         "max_retries": 0,
         **({"tools": declared} if declared else {}),

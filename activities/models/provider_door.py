@@ -17,19 +17,20 @@ import httpx
 import yarl
 from aiohttp.client_proto import ResponseHandler
 
+from perdure.activities.models.failures import NoReplyError
 from perdure.activities.models.provider_http import ENCODINGS, exchange, stand_in, to_reply
-from perdure.activities.models.provider_reading import HttpReply
+from perdure.activities.models.provider_packets import HttpReply, Patience, describe_silence
 from perdure.activities.models.provider_requests import Request
 from perdure.activities.models.wires.reply import Answered, Shown
 
 
-async def send(request: Request, shown: Shown | None, silence: float) -> Answered:
+async def send(request: Request, shown: Shown | None, patience: Patience) -> Answered:
     """The answer to a request.
 
     Args:
         request: The request.
         shown: Takes the pieces of the answer; None if no stream is asked for.
-        silence: Longest time in seconds without a byte.
+        patience: How long the provider may be silent.
 
     Raises:
         MissingKeyError: There is no key to sign it with.
@@ -45,14 +46,17 @@ async def send(request: Request, shown: Shown | None, silence: float) -> Answere
         if instead is not None:
             return to_reply(await instead.send(httpx.Request("POST", url, headers=headers, content=body)))
         session = await _session()
-        response = await session.post(
-            yarl.URL(url, encoded=True),  # as it was signed
-            data=body,
-            headers=headers,
-            allow_redirects=False,
-            proxy=_proxy_of(urlsplit(url).scheme, urlsplit(url).hostname or ""),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=silence, sock_read=silence),
-        )
+        try:
+            response = await session.post(
+                yarl.URL(url, encoded=True),  # as it was signed
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=_proxy_of(urlsplit(url).scheme, urlsplit(url).hostname or ""),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=patience.idle, sock_read=patience.idle),
+            )
+        except aiohttp.SocketTimeoutError as error:
+            raise NoReplyError(describe_silence(*patience.silence(has_begun=False))) from error
 
         async def close() -> None:
             response.close()  # an answer that was read to its end has given its connection back already
@@ -60,7 +64,7 @@ async def send(request: Request, shown: Shown | None, silence: float) -> Answere
         told = {name.lower(): value for name, value in response.headers.items()}
         return HttpReply(response.status, told, response.content.iter_any(), close, url)
 
-    return await exchange(request.wire, url, ask, shown)
+    return await exchange(request.wire, url, ask, shown, patience)
 
 
 @functools.cache

@@ -14,7 +14,8 @@ import httpx
 
 from perdure.activities.faults import mark_answered
 from perdure.activities.models.failures import ProviderError
-from perdure.activities.models.provider_reading import LARGEST_ERROR, HttpReply, lost_connections, read, receive
+from perdure.activities.models.provider_packets import HttpReply, Patience, lost_connections, read_error
+from perdure.activities.models.provider_reading import LARGEST_ERROR, receive
 from perdure.activities.models.provider_replies import RedirectedError
 from perdure.activities.models.wires import Wire
 from perdure.activities.models.wires.reply import Answered, Shown
@@ -52,7 +53,13 @@ def to_reply(response: httpx.Response) -> HttpReply:
     return HttpReply(response.status_code, headers, stream, response.aclose, str(response.request.url))
 
 
-async def exchange(wire: Wire, url: str, ask: Callable[[], Awaitable[HttpReply]], shown: Shown | None) -> Answered:
+async def exchange(
+    wire: Wire,
+    url: str,
+    ask: Callable[[], Awaitable[HttpReply]],
+    shown: Shown | None,
+    patience: Patience = Patience(),  # noqa: B008 - it is frozen
+) -> Answered:
     """The answer to one request.
 
     Args:
@@ -60,6 +67,7 @@ async def exchange(wire: Wire, url: str, ask: Callable[[], Awaitable[HttpReply]]
         url: Where the request goes.
         ask: Sends it.
         shown: Takes the pieces of the answer; None if no stream is asked for.
+        patience: How long the provider may be silent in its answer.
 
     Raises:
         NoReplyError: The connection was not made, or was lost.
@@ -69,7 +77,7 @@ async def exchange(wire: Wire, url: str, ask: Callable[[], Awaitable[HttpReply]]
     with lost_connections():
         reply = await ask()
     try:
-        return await _answer_of(wire, url, reply, shown)
+        return await _answer_of(wire, url, reply, shown, patience)
     except Exception as error:
         mark_answered(error)
         raise
@@ -77,15 +85,13 @@ async def exchange(wire: Wire, url: str, ask: Callable[[], Awaitable[HttpReply]]
         await reply.close()
 
 
-async def _answer_of(wire: Wire, url: str, reply: HttpReply, shown: Shown | None) -> Answered:
+async def _answer_of(wire: Wire, url: str, reply: HttpReply, shown: Shown | None, patience: Patience) -> Answered:
     location = reply.headers.get("location")
     if 300 <= reply.status < 400 and location:
         raise RedirectedError(_origin(url, location))
     if not 200 <= reply.status < 300:
-        with lost_connections():
-            body = await read(reply, LARGEST_ERROR)
-        raise ProviderError(reply.error(body))
-    return await receive(wire, reply, shown)
+        raise ProviderError(reply.error(await read_error(reply, patience, LARGEST_ERROR)))
+    return await receive(wire, reply, shown, patience)
 
 
 def _origin(asked: str, location: str) -> str:

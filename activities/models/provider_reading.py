@@ -1,7 +1,8 @@
 """Reads a provider's reply: bounded in size and silence, decompressed, whole or as a stream.
 
 Whether a reply is a stream is judged by its first bytes. The wire's reader puts a stream together to the whole reply,
-so both give the same answer. Other jobs of the worker have their turn while a long reply is read.
+so both give the same answer. What has come decides where a stream ends, whatever its connection does then. Other jobs
+of the worker have their turn while a long reply is read.
 
 Long, because what is read whole and what is read as a stream must agree: both ways are read side by side.
 """
@@ -11,17 +12,22 @@ import functools
 import itertools
 import json
 import re
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
-from typing import Any, cast
-from urllib.parse import urlsplit
+from typing import cast
 
 from perdure.activities.heartbeat import note_delta
 from perdure.activities.models.error_objects import error_object
 from perdure.activities.models.estimates import count_written
 from perdure.activities.models.failures import ErrorReply, NoReplyError, ProviderError
+from perdure.activities.models.provider_packets import (
+    LARGEST_REPLY,
+    LINGER_SECONDS,
+    HttpReply,
+    Packets,
+    Patience,
+    unpack,
+)
 from perdure.activities.models.provider_replies import (
     DEEPEST,
     BrokenOffReplyError,
@@ -51,11 +57,8 @@ from perdure.contracts.values import JsonValue, replace
 LARGEST_ERROR = 64 * 1024
 """Largest reply with an error that is read, in bytes. Masking one takes a second for each megabyte."""
 
-LARGEST_REPLY = 32_000_000
-"""Largest answer in bytes, decompressed. The longest answers of today's models have less than a hundredth."""
-
-STALLED_SECONDS = 60.0
-"""A stream that has begun is given up if it sends no byte for this time, not even a ping."""
+USAGE_SECONDS = 30.0
+"""A stream whose connection stays open ends this long after its finish reason and its last piece, if no usage comes."""
 
 LARGE_REPLY = 100_000
 """Bytes of a whole reply whose reading would hold the event loop, and is done on a thread."""
@@ -70,71 +73,30 @@ _FRAMES = 50
 """Frames of a stream that are read before other jobs have their turn."""
 
 
-@dataclass
-class HttpReply:
-    """A reply whose head has come.
-
-    Attributes:
-        headers: By name in lower case.
-        raw: The body as it comes, still encoded.
-        close: Closes the connection if the body has not been read to its end.
-        url: The address that was asked.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    raw: AsyncIterable[bytes]
-    close: Callable[[], Awaitable[None]]
-    url: str = ""
-
-    def error(self, body: bytes) -> ErrorReply:
-        """The reply as an error, with this body."""
-        parts = urlsplit(self.url)
-        address = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
-        return ErrorReply(self.status, self.headers, body.decode("utf-8", "replace"), address)
-
-
-@contextmanager
-def lost_connections() -> Iterator[None]:
-    """Turn what an HTTP client raises into one error, so that nobody above repeats the request.
-
-    Raises:
-        NoReplyError: The connection was not made, or was lost.
-    """
-    try:
-        yield
-    except UnusableReplyError:
-        raise
-    except Exception as error:
-        if not _is_of_transport(error):
-            raise
-        text = str(error) or str(error.__cause__ or error.__context__ or "")
-        raise NoReplyError(text or type(error).__name__) from error
-
-
-_TRANSPORT = frozenset({"TransportError", "RequestError", "InvalidURL", "ClientError", "StreamError", "HTTPError"})
-"""Classes from which all errors of httpx, httpx2, httpcore and aiohttp come that say something about a connection."""
-
-
-def _is_of_transport(error: Exception) -> bool:
-    return isinstance(error, OSError | TimeoutError) or any(base.__name__ in _TRANSPORT for base in type(error).__mro__)
-
-
-async def receive(wire: Wire, reply: HttpReply, shown: Shown | None) -> Answered:
+async def receive(wire: Wire, reply: HttpReply, shown: Shown | None, patience: Patience = Patience()) -> Answered:  # noqa: B008
     """The answer in a reply of status 200, whole or a stream, whatever was asked for.
 
     Args:
         wire: The format of the answer.
         reply: The reply.
         shown: Takes the pieces of the answer; None if no stream was asked for.
+        patience: How long the provider may be silent.
 
     Raises:
+        NoReplyError: The connection was lost, or silent for too long.
         UnusableReplyError: The reply is not an answer.
         ProviderError: It is an error.
     """
-    async with aclosing(_unpack(reply, LARGEST_REPLY + 1)) as pieces:
-        packets = _Packets(pieces, is_streamed=shown is not None)
-        frames = await _frames_of(wire, reply, packets)
+    async with aclosing(unpack(reply, LARGEST_REPLY + 1)) as pieces:
+        packets = Packets(pieces, patience)
+        try:
+            frames = await _frames_of(wire, reply, packets, is_streamed=shown is not None)
+        except NoReplyError as error:
+            if shown is None:
+                raise
+            raise StreamCutError(f"the stream broke off before its first event: {error}") from error
+        if shown is not None and frames is None and not packets.first.strip(_BLANK):
+            raise StreamCutError("the stream ended before its first event")
         try:
             if frames is None:
                 return show_answer(await _read_whole(wire, reply, packets), shown)
@@ -142,44 +104,6 @@ async def receive(wire: Wire, reply: HttpReply, shown: Shown | None) -> Answered
         except BrokenOffReplyError as error:
             error.headers = reply.headers
             raise
-
-
-class _Packets:
-    """The packets of a body: bounded in size and silence; the first ones can be looked at before they are read."""
-
-    def __init__(self, pieces: AsyncGenerator[bytes], *, is_streamed: bool) -> None:
-        self.size = 0
-        self.first = b""
-        self._pieces = pieces
-        self._is_streamed = is_streamed
-
-    async def look(self) -> bool:
-        """Read one more packet into ``first``; False at the end."""
-        piece = await self._next()
-        self.first += piece or b""
-        return piece is not None
-
-    async def rest(self) -> AsyncGenerator[bytes]:
-        """Every packet, also the ones that were looked at."""
-        if self.first:
-            yield self.first
-        while (piece := await self._next()) is not None:
-            yield piece
-
-    async def _next(self) -> bytes | None:
-        try:
-            async with asyncio.timeout(STALLED_SECONDS if self.size and self._is_streamed else None):
-                with lost_connections():
-                    piece = await anext(self._pieces, None)
-        except TimeoutError as error:
-            msg = f"the stream was silent for {STALLED_SECONDS:g} s"
-            raise StreamCutError(msg) from error
-        if piece is not None:
-            self.size += len(piece)
-        if self.size > LARGEST_REPLY:
-            msg = f"the reply has more than {LARGEST_REPLY // 1_000_000} MB, which no answer has"
-            raise InvalidReplyError(msg)
-        return piece
 
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -192,7 +116,7 @@ _BLANK = b" \t\r\n\xef\xbb\xbf"
 """White space before a body, and a byte order mark."""
 
 
-async def _frames_of(wire: Wire, reply: HttpReply, packets: _Packets) -> Frames | None:
+async def _frames_of(wire: Wire, reply: HttpReply, packets: Packets, *, is_streamed: bool) -> Frames | None:
     """The reader of a stream's frames, judged by the body's first bytes; None for a whole reply.
 
     The content type says little: streams come as JSON, as text and without a type, and errors as event streams.
@@ -207,19 +131,22 @@ async def _frames_of(wire: Wire, reply: HttpReply, packets: _Packets) -> Frames 
         if not await packets.look():
             break
     if begun.startswith((b"{", b"[", b"<")):
-        return JsonLines() if wire is OLLAMA and begun.startswith(b"{") else None
+        return JsonLines() if wire is OLLAMA and is_streamed and begun.startswith(b"{") else None
     name, colon, _ = begun.partition(b":")
     # An event stream may begin with a field that nobody knows; words are an error.
     is_odd = "event-stream" in kind and (not begun or (bool(colon) and _NAME.fullmatch(name) is not None))
     return ServerSentEvents() if begun.startswith(_FIELDS) or is_odd else None
 
 
-async def _read_whole(wire: Wire, reply: HttpReply, packets: _Packets) -> Answered:
-    body = bytearray()
-    async for piece in packets.rest():
-        body += piece
-    read = functools.partial(_answer_in, wire, reply, bytes(body))
+async def _read_whole(wire: Wire, reply: HttpReply, packets: Packets) -> Answered:
+    body = await packets.read_whole(_is_value)
+    read = functools.partial(_answer_in, wire, reply, body)
     return read() if len(body) < LARGE_REPLY else await asyncio.to_thread(read)
+
+
+def _is_value(body: bytearray) -> bool:
+    """Whether a body has an object or a list of JSON, to its end."""
+    return isinstance(parse_body(bytes(body)), dict | list)
 
 
 _ANSWERS = frozenset({"choices", "content", "candidates", "output", "message", "usage"})
@@ -240,7 +167,7 @@ def _answer_in(wire: Wire, reply: HttpReply, body: bytes) -> Answered:
     parsed = next(values, None)
     if parsed is None:
         _refuse_endless(body.decode("utf-8", "replace"))
-    if pieces := _unframed(parsed, values):
+    if pieces := _unframed(wire, parsed, values):
         return _join(wire, pieces)
     if not isinstance(parsed, dict) or is_error(parsed.get("error")):
         raise _error_in_a_200(reply, parsed, body)
@@ -275,12 +202,14 @@ def _weighing(pieces: Pieces) -> Iterator[None]:
         raise
 
 
-def _unframed(first: JsonValue, others: Iterable[JsonValue]) -> list[Object]:
+def _unframed(wire: Wire, first: JsonValue, others: Iterable[JsonValue]) -> list[Object]:
     """The pieces of a stream that came as lines of JSON or as a list; empty for anything else.
 
     Gemini streams a list unless it is asked for events, and some servers know no events.
     """
     values = to_objects(first if isinstance(first, list) else [first, *itertools.islice(others, MOST_LINES)])
+    if wire is OLLAMA:
+        return values if len(values) > 1 else []
     partial = [value for value in values if value.get("choices") or value.get("candidates")]
     if len(partial) < 2 and not isinstance(first, list):
         choices = to_objects(partial[0].get("choices")) if partial else []
@@ -329,7 +258,7 @@ def _cut(reply: Object) -> Object:
     }
 
 
-async def _read_stream(wire: Wire, frames: Frames, packets: _Packets, shown: Shown) -> Answered:
+async def _read_stream(wire: Wire, frames: Frames, packets: Packets, shown: Shown) -> Answered:
     """The answer in a stream.
 
     Raises:
@@ -342,27 +271,34 @@ async def _read_stream(wire: Wire, frames: Frames, packets: _Packets, shown: Sho
         return await _take_stream(wire, pieces, frames, packets, shown)
 
 
-async def _take_stream(wire: Wire, pieces: Pieces, frames: Frames, packets: _Packets, shown: Shown) -> Answered:
-    taken = _Taken()
+async def _take_stream(wire: Wire, pieces: Pieces, frames: Frames, packets: Packets, shown: Shown) -> Answered:
+    taken, limit = _Taken(pieces, shown), None
     try:
-        async for packet in packets.rest():
-            for start in range(0, len(packet), _PACKET):
-                for frame in frames.read(packet[start : start + _PACKET]):
-                    taken.take(pieces, frame, shown)
-                    if taken.count % _FRAMES == 0:
-                        await asyncio.sleep(0)
-                await asyncio.sleep(0)
-        for frame in frames.end():
-            taken.take(pieces, frame, shown)
+        while not taken.is_over and (packet := await packets.next()) is not None:
+            came, before = taken.words.count, limit
+            await taken.take_all(frames, packet)
+            packets.has_begun, limit = taken.words.has_begun, _longest_end(pieces.missing())
+            if limit is not None and (limit != before or taken.words.count > came):
+                packets.ends_at = asyncio.get_running_loop().time() + limit
+        if taken.is_over:
+            await packets.settle()
+        for frame in () if taken.is_over else frames.end():
+            taken.take(frame)
     except NoReplyError as error:
-        if pieces.error is None and pieces.missing():
+        if pieces.error is None and "a finish reason" in pieces.missing():
             root = error.__cause__ or error
-            msg = f"the stream broke off without {_and(pieces.missing())} ({type(root).__name__})"
+            why = str(error) if isinstance(root, TimeoutError) else f"the stream broke off ({type(root).__name__})"
+            msg = f"{why}, without {_and(pieces.missing())}"
             raise StreamCutError(msg, _usage_of(wire, pieces)) from error
-    except StreamCutError as error:
-        raise StreamCutError(str(error), _usage_of(wire, pieces)) from error
     end = functools.partial(_read_end, wire, pieces, taken.unreadable, is_done=taken.is_done)
     return end() if packets.size < LARGE_REPLY else await asyncio.to_thread(end)
+
+
+def _longest_end(missing: tuple[str, ...]) -> float | None:
+    """Seconds behind the last piece of an answer after which it has ended; None as long as it has no finish reason."""
+    if "a finish reason" in missing:
+        return None
+    return USAGE_SECONDS if missing else LINGER_SECONDS
 
 
 def _read_end(wire: Wire, pieces: Pieces, unreadable: str, *, is_done: bool) -> Answered:
@@ -389,19 +325,75 @@ def _read_end(wire: Wire, pieces: Pieces, unreadable: str, *, is_done: bool) -> 
     return replace(answered, counts=replace(answered.counts, output_tokens=0)) if missing else answered
 
 
-class _Taken:
-    """Counts the frames of a stream, and keeps the first that cannot be read and comes before the answer's end.
+class _Words:
+    """Shows the pieces of an answer, and counts them.
 
     Attributes:
+        count: Pieces that have come.
+        has_begun: Whether a piece of the answer itself has come, and not only of its reasoning.
+    """
+
+    def __init__(self, shown: Shown) -> None:
+        self.count = 0
+        self.has_begun = False
+        self._shown = shown
+
+    def begin(self, *, has_calls_in_text: bool) -> None:
+        """Start over."""
+        self._shown.begin(has_calls_in_text=has_calls_in_text)
+
+    def text(self, piece: str) -> None:
+        """Take a piece of the answer's text."""
+        self.count += 1
+        self.has_begun = True
+        self._shown.text(piece)
+
+    def thinking(self, piece: str) -> None:
+        """Take a piece of the model's reasoning."""
+        self.count += 1
+        self._shown.thinking(piece)
+
+    def tool_call(self, index: int, name: str, characters: int) -> None:
+        """Take a piece of a tool call."""
+        self.count += 1
+        self.has_begun = True
+        self._shown.tool_call(index, name, characters)
+
+
+class _Taken:
+    """The frames of a stream that were taken, up to the last one of the answer.
+
+    Attributes:
+        count: Number of frames.
+        words: The pieces of the answer in them.
+        unreadable: The first frame that cannot be read and comes before the answer's end.
         is_done: Whether the provider has said that nothing follows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pieces: Pieces, shown: Shown) -> None:
         self.count = 0
+        self.words = _Words(shown)
         self.unreadable = ""
         self.is_done = False
+        self._pieces = pieces
 
-    def take(self, pieces: Pieces, frame: Frame, shown: Shown) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether the last event has come: nothing behind it is a part of the answer."""
+        return self.is_done or self._pieces.is_over
+
+    async def take_all(self, frames: Frames, packet: bytes) -> None:
+        """Add the frames that a packet completes to the answer; other jobs have their turn meanwhile."""
+        for start in range(0, len(packet), _PACKET):
+            for frame in frames.read(packet[start : start + _PACKET]):
+                self.take(frame)
+                if self.is_over:
+                    return
+                if self.count % _FRAMES == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    def take(self, frame: Frame) -> None:
         """Add a frame to the answer."""
         self.count += 1
         note_delta()
@@ -415,14 +407,14 @@ class _Taken:
         except (ValueError, RecursionError):
             event = {"error": {"message": data}} if frame.event == "error" else parse_body(data)
             if event is None:
-                if pieces.missing():
+                if self._pieces.missing():
                     self.unreadable = self.unreadable or data
                 return
         if isinstance(event, list) and event:  # Gemini's errors
             event = event[0]
         if isinstance(event, dict):
             self.is_done = self.is_done or "message_stop" in (event.get("type"), frame.event)
-            pieces.add(event, frame, shown)
+            self._pieces.add(event, frame, self.words)
 
 
 def _usage_of(wire: Wire, pieces: Pieces) -> Usage:
@@ -446,40 +438,3 @@ def show_answer(answered: Answered, shown: Shown | None) -> Answered:
     for index, call in enumerate(answered.calls):
         shown.tool_call(index, call.name, len(call.arguments))
     return answered
-
-
-async def read(reply: HttpReply, most: int) -> bytes:
-    """The first ``most`` bytes of the body, decompressed."""
-    body = bytearray()
-    async with aclosing(_unpack(reply, most + 1)) as pieces:
-        async for piece in pieces:
-            body += piece
-            if len(body) > most:
-                break
-    return bytes(body[:most])
-
-
-async def _unpack(reply: HttpReply, most: int) -> AsyncGenerator[bytes]:
-    """The body in pieces, decompressed to at most ``most`` bytes at a time."""
-    encoding = reply.headers.get("content-encoding", "").strip().lower()
-    if encoding not in {"gzip", "x-gzip", "deflate"}:
-        async for packed in reply.raw:
-            yield packed
-        return
-    unpacker: Any = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip and zlib
-    is_first = encoding == "deflate"
-    async for packed in reply.raw:
-        left = packed
-        while left:
-            try:
-                piece = unpacker.decompress(left, most)
-            except zlib.error as error:
-                if not is_first:
-                    msg = f"the reply cannot be unpacked: {error}"
-                    raise InvalidReplyError(msg) from error
-                unpacker = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without zlib's header, as some send it
-                piece = unpacker.decompress(left, most)
-            is_first = False
-            left = unpacker.unconsumed_tail
-            if piece:
-                yield piece

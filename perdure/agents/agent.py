@@ -17,6 +17,7 @@ from pydantic import (
     PrivateAttr,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -33,6 +34,7 @@ from perdure.agents.skills import declare_skills
 from perdure.agents.tool import Tool
 from perdure.contracts.agents import (
     DEFAULT_GENERATION_TIMEOUT,
+    DEFAULT_IDLE_TIMEOUT,
     DEFAULT_MAX_STEPS,
     MAX_CORRECTIONS,
     NO_TIMEOUT,
@@ -104,6 +106,9 @@ class Agent(Value):
         mcp_servers: Servers whose tools the agent may use too; they are listed anew when a turn opens.
         max_steps: Generations a turn may use, exactly.
         generation_timeout: Longest time one model call may take; None sets no limit.
+        idle_timeout: Longest silence of the provider in a model call, whole or streamed; None sets no limit. Comments
+            and pings of the provider end a silence.
+        stream_idle_timeout: Likewise behind the first word of a streamed answer; None is ``idle_timeout``.
         generate_params: Further arguments of the model call, such as ``temperature``. In those that say where it goes,
             such as ``api_key``, ``${NAME}`` is taken from the worker's environment.
         retry: How transient failures of model calls are retried.
@@ -160,6 +165,8 @@ class Agent(Value):
     mcp_servers: tuple[AnyServerConfig, ...] = ()
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1)
     generation_timeout: timedelta = Field(default=DEFAULT_GENERATION_TIMEOUT, gt=timedelta(0))
+    idle_timeout: timedelta = Field(default=DEFAULT_IDLE_TIMEOUT, gt=timedelta(0))
+    stream_idle_timeout: timedelta | None = Field(default=None, gt=timedelta(0))
     generate_params: dict[str, JsonValue] = {}
     retry: Annotated[RetryPolicy, refuse_unknown_fields(RetryPolicy)] = RetryPolicy()
     on_tool_error: OnToolError = "abort"
@@ -355,10 +362,19 @@ class Agent(Value):
             raise ValueError(problem)
         return given
 
-    @field_validator("generation_timeout", mode="before")
+    @field_validator("generation_timeout", "idle_timeout", mode="before")
     @classmethod
     def _none_is_no_timeout(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the author wrote
         return NO_TIMEOUT if value is None else value
+
+    @field_validator("stream_idle_timeout")
+    @classmethod
+    def _is_shorter_than_any_silence(cls, value: timedelta | None, info: ValidationInfo) -> timedelta | None:
+        longest = info.data.get("idle_timeout")
+        if value is not None and longest is not None and value > longest:
+            seconds = f"{longest.total_seconds():g} s"
+            raise ValueError(f"it is longer than idle_timeout ({seconds}), which bounds every silence; raise that one")
+        return value
 
     def clone(self, **changes: Unpack[AgentChanges]) -> Self:
         """A copy with other settings, checked like a new agent.

@@ -77,6 +77,8 @@ class CommonSettings(WordsOfOthers, total=False):
     mcp_servers: Sequence[AnyServerConfig]
     max_steps: int
     generation_timeout: timedelta | float | None
+    idle_timeout: timedelta | float | None
+    stream_idle_timeout: timedelta | float | None
     generate_params: Mapping[str, JsonValue]
     retry: RetryPolicy | dict[str, Any]
     on_tool_error: OnToolError

@@ -165,8 +165,11 @@ DEFAULT_MAX_STEPS = 1000
 DEFAULT_GENERATION_TIMEOUT = timedelta(seconds=600)
 """Longest time of one model call, from sending to the last byte."""
 
+DEFAULT_IDLE_TIMEOUT = timedelta(seconds=600)
+"""Longest silence of a provider in a model call, whole or streamed."""
+
 NO_TIMEOUT = LONGEST_TURN
-"""A ``generation_timeout`` of None: Temporal needs some number."""
+"""A time-out of None: Temporal needs some number, and so does a timer."""
 
 MAX_CORRECTIONS = 10
 """Most answers of a turn that may go back to the model because they do not fit the output schema."""
@@ -300,8 +303,8 @@ class AgentDefinition(Value):
     Attributes:
         instructions_from: Function that makes the instructions when a turn opens; the text is then frozen.
         inline: For an agent that came in a start request: the object of the request.
-        stream: Left out of the text that is hashed at its default, as are ``stream_thinking``, ``retention`` and
-            ``max_running``: older definitions keep their names.
+        stream: Left out of the text that is hashed at its default, as are ``stream_thinking``, ``idle_timeout``,
+            ``stream_idle_timeout``, ``retention`` and ``max_running``: older definitions keep their names.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -336,6 +339,10 @@ class AgentDefinition(Value):
     cache: CacheMode = "latest"
     stream: StreamMode = Field(default="watched", exclude_if=lambda mode: mode == "watched")
     stream_thinking: bool = Field(default=False, exclude_if=operator.not_)
+    idle_timeout: timedelta = Field(
+        default=DEFAULT_IDLE_TIMEOUT, gt=timedelta(0), exclude_if=lambda time: time == DEFAULT_IDLE_TIMEOUT
+    )
+    stream_idle_timeout: timedelta | None = Field(default=None, gt=timedelta(0), exclude_if=lambda time: time is None)
     retention: Retention | None = Field(default=None, exclude_if=lambda retention: retention is None)
     max_running: int | None = Field(default=None, ge=1, exclude_if=lambda most: most is None)
     inline: dict[str, JsonValue] | None = None

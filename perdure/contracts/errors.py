@@ -177,11 +177,11 @@ REASONS: dict[ReasonCode, Reason] = {
         f"{RESUME}, or {_FALLBACK}"
     ),
     ReasonCode.LLM_TIMEOUT: _reply_reason_of(
-        f"the provider did not answer in time; raise generation_timeout if its answers are long, then {RESUME}, or "
-        f"{_FALLBACK}"
+        f"the provider did not answer in time; raise generation_timeout if its answers are long, or idle_timeout "
+        f"if it is silent while it thinks, then {RESUME}, or {_FALLBACK}"
     ),
     ReasonCode.LLM_STREAM_CUT: _transient(
-        "the answer's stream ended before the answer did: what came has no end or no usage; "
+        "the answer's stream ended before the answer did: it has no finish reason; "
         f"{RESUME}, or set stream='off' if the provider cannot stream",
         TOLD,
     ),

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from perdure.contracts.errors import NOTHING, REASONS, TOLD, Reason, ReasonCode
 from perdure.contracts.values import Value
+from perdure.llm.quotas import without_denials
 from perdure.llm.refusals import CODES, WORDS
 
 
@@ -348,15 +349,16 @@ def reason_of(facts: FailureFacts) -> Reason:
 
 def row_of(facts: FailureFacts, table: Table = TABLE) -> Row:
     """The row that matches these facts, by the first kind of evidence with one."""
+    said = without_denials(facts.text)
     return (
         table.find_by_class(Evidence.NAME, facts.classes)
         or table.find_by_code(facts.status, facts.names)
-        or table.find_by_words(Evidence.WORDS, facts.status, facts.text)
+        or table.find_by_words(Evidence.WORDS, facts.status, said)
         or table.find_by_status(facts.status)
         or table.find_by_class(Evidence.FAULT, facts.fault)
         or table.find_by_class(Evidence.CAUSE, facts.causes)
         or table.find_by_class(Evidence.CLASS, facts.classes)
-        or table.find_by_words(Evidence.MESSAGE, facts.status, facts.text)
+        or table.find_by_words(Evidence.MESSAGE, facts.status, said)
         or table.get_default()
     )
 

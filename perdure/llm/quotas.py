@@ -5,6 +5,8 @@ hours. Google's waits are not believed: it names 36 seconds for a quota that is 
 minute is a limit of the rate. Each line has a pattern, its source, and an example.
 """
 
+import re
+
 _OPENAI = "https://platform.openai.com/docs/guides/error-codes"
 _ANTHROPIC = "https://docs.claude.com/en/api/errors"
 _ZAI = "https://docs.z.ai/api-reference/api-code"
@@ -145,3 +147,30 @@ USED_UP: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Credits, budgets and accounts."""
+
+_PAID = "charged deducted debited used consumed billed invoiced spent counted incurred"
+_PAY = "charge deduct debit use consume bill invoice spend count incur"
+_PAYING = "charging deducting using consuming billing spending"
+_BEEN = "was were is are has have had will would be been being yet ever get got"
+
+
+def _any_of(words: str) -> str:
+    return f"(?:{'|'.join(words.split())})"
+
+
+_REST = r"(?: (?!(?:because|since|as)\b)[^\s.,;:!?]+)"
+
+_DENIALS = re.compile(
+    r"\b(?:no|zero|0)(?: (?!of\b)\w+){0,3}? (?:credits?|tokens?|balance|quota|funds|money|usage|charges?|costs?|fees?)"
+    rf"(?: {_any_of(_BEEN)}){{0,4}} {_any_of(_PAID)}\b"
+    rf"|(?:\bnot|\bnever|n.t)(?: {_any_of(_BEEN)}){{0,3}} {_any_of(f'{_PAID} {_PAY}')}\b"
+    rf"(?: {_any_of('any your against toward towards to from')}\b{_REST}{{0,6}})?"
+    rf"|\bwithout {_any_of(_PAYING)}\b{_REST}{{0,6}}",
+    re.IGNORECASE,
+)
+"""Clauses which deny that something was paid, as in OpenRouter's "flagged for violence. No credits were charged."."""
+
+
+def without_denials(text: str) -> str:
+    """The text without the clauses which deny that something was paid: they name credits and quotas that are there."""
+    return _DENIALS.sub("", text)

@@ -37,6 +37,8 @@ NOT_SENT = frozenset(
         "max_steps",
         "max_running",
         "generation_timeout",
+        "idle_timeout",
+        "stream_idle_timeout",
         "retry",
         "on_tool_error",
         "on_unknown_tool",

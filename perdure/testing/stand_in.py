@@ -10,8 +10,10 @@ import aiohttp
 import httpx
 
 from perdure.activities.models.attempt import DeadlineExceededError
+from perdure.activities.models.failures import NoReplyError
 from perdure.activities.models.forms import FORMS
 from perdure.activities.models.provider_http import StandIn
+from perdure.activities.models.provider_packets import describe_silence
 from perdure.activities.models.provider_requests import prepare
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.values import JsonValue
@@ -114,9 +116,13 @@ async def _pass(clock: Clock, definition: AgentDefinition, fault: Fault, size: i
 
     Raises:
         DeadlineExceededError: It takes longer than the agent's generation_timeout.
+        NoReplyError: Nothing comes of it within the agent's idle_timeout.
     """
-    limit = definition.generation_timeout
+    limit, idle = definition.generation_timeout, definition.idle_timeout
     seconds = {"delay": fault.seconds, "drip": fault.seconds * size}.get(fault.kind, float("inf"))
+    if fault.kind != "drip" and idle < limit and seconds >= idle.total_seconds():
+        await clock.sleep(idle.total_seconds())
+        raise NoReplyError(describe_silence(idle.total_seconds(), "idle_timeout")) from TimeoutError()
     if seconds >= limit.total_seconds():
         await clock.sleep(limit.total_seconds())
         raise DeadlineExceededError(limit)

@@ -73,7 +73,7 @@ def test_every_field_has_one_sentence_and_a_page_that_explains_it() -> None:
     [
         (r"\| `max_running` .*\n", "", "max_running"),
         (r"\| `cache` ", "| `caches` ", "caches"),
-        (r"\| 600 s \|", "| 300 s |", "generation_timeout"),
+        (r"(`generation_timeout` .*\|) 600 s \|", r"\1 300 s |", "generation_timeout"),
         (r"\| `latest` \|", "| `off` |", "cache"),
         (r"`wait`, `stop`, `refuse`", "`wait`, `stop`", "interactive"),
         (r"(\| `hooks` .*\n)", r"\1\1", "hooks"),

@@ -11,7 +11,8 @@ import pytest
 from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.model_call import Answer
-from perdure.activities.models.provider_reading import HttpReply, receive
+from perdure.activities.models.provider_packets import HttpReply
+from perdure.activities.models.provider_reading import receive
 from perdure.activities.models.provider_replies import UnusableReplyError
 from perdure.activities.models.wires import CHAT
 from perdure.activities.models.wires.reply import Answered, Silent
@@ -884,7 +885,7 @@ async def test_a_connection_lost_behind_the_end_loses_nothing() -> None:
     sample = CASES["text_and_calls_in_the_last_delta"]()
     lost = httpx.RemoteProtocolError("peer closed connection without sending complete message body")
     check(sample, await read(sample, list(sample.frames[:-1]), lost))
-    assert await read(CASES["characters_cut_in_two"](), list(sample.frames[:0]), lost) == "llm.network_error"
+    assert await read(CASES["characters_cut_in_two"](), list(sample.frames[:0]), lost) == "llm.stream_cut"
 
 
 @pytest.mark.parametrize("kind", ["", "event: error\n"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.provider_http import exchange
-from perdure.activities.models.provider_reading import HttpReply
+from perdure.activities.models.provider_packets import HttpReply
 from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, OLLAMA, RESPONSES, Wire
 from perdure.activities.models.wires.reply import Answered, Silent
 from perdure.llm.failures import FailureFacts

@@ -13,7 +13,8 @@ import pytest
 from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.model_call import Answer
-from perdure.activities.models.provider_reading import HttpReply, receive
+from perdure.activities.models.provider_packets import HttpReply
+from perdure.activities.models.provider_reading import receive
 from perdure.activities.models.wires import CHAT, CONVERSE, GEMINI, MESSAGES, OLLAMA
 from perdure.activities.models.wires.reply import Silent
 from perdure.contracts.agents import AgentDefinition

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from perdure import Agent, tool
-from perdure.activities.models import model_call
 from perdure.cli.render import lines
 from perdure.contracts.retries import RetryPolicy
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
@@ -63,14 +62,13 @@ async def test_a_transient_failure_is_retried_without_using_a_step(run: Run, nam
 
 
 @pytest.mark.parametrize("name", WORN)
-async def test_a_broken_connection_is_retried_without_using_a_step(
-    house: House, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_a_broken_connection_is_retried_without_using_a_step(house: House, name: str) -> None:
     """S-01: over a real connection, and on the server, as for the other classes."""
-    monkeypatch.setattr(model_call, "SILENCE_SECONDS", 0.3 if name == "APIConnectionTimeoutError" else 30.0)
     fault, code = RETRIED[name]
-    script = Script(replies=(FINE.after(fault),))
-    async with ScriptedProvider(script) as provider, house.worker(agent()):
+    script, using = Script(replies=(FINE.after(fault),)), agent()
+    if name == "APIConnectionTimeoutError":
+        using = agent(idle_timeout=0.5)
+    async with ScriptedProvider(script) as provider, house.worker(using):
         house.use(provider)
         result = await house.run()
     steps, requests = result["steps"], provider.request_count

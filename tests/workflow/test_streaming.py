@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Tool, tool
-from perdure.activities.models import provider_reading
 from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.contracts.events import Envelope, GenerationContent
 from perdure.contracts.retries import RetryPolicy
@@ -233,13 +232,11 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.mark.parametrize("model", ["openai/scripted", "anthropic/scripted"])
 @pytest.mark.parametrize("name", FAULTS)
-async def test_a_broken_stream_is_sent_again_and_never_a_short_answer(
-    house: House, monkeypatch: pytest.MonkeyPatch, name: str, model: str
-) -> None:
+async def test_a_broken_stream_is_sent_again_and_never_a_short_answer(house: House, name: str, model: str) -> None:
     """S-15: by default the call is sent again, and the failure stands in the log under its own code."""
-    monkeypatch.setattr(provider_reading, "STALLED_SECONDS", 0.5)
     script = Script(replies=(say(TEXT).after(FAULTS[name]),))
-    async with ScriptedProvider(script) as provider, house.worker(agent(model=model)):
+    using = agent(model=model, stream_idle_timeout=0.5)
+    async with ScriptedProvider(script) as provider, house.worker(using):
         house.use(provider)
         async with followers(house) as (follower,):
             result = await house.run()
@@ -247,9 +244,13 @@ async def test_a_broken_stream_is_sent_again_and_never_a_short_answer(
     assert [line["code"] for line in await house.events("generation_retry")] == ["llm.stream_cut"]
 
 
-async def test_after_two_cut_streams_the_answer_is_asked_for_whole(house: House) -> None:
+NO_EVENT = faults.status(200, headers={"content-type": "text/event-stream"}, body="\n\n")
+
+
+@pytest.mark.parametrize("cuts", [(faults.stream_cut(1), faults.stream_cut(2)), (NO_EVENT, NO_EVENT)])
+async def test_after_two_cut_streams_the_answer_is_asked_for_whole(house: House, cuts: tuple[Fault, Fault]) -> None:
     """Nobody's watching may end a job: a provider that cannot stream answers all the same."""
-    script = Script(replies=(say(TEXT).after(faults.stream_cut(1), faults.stream_cut(2)),))
+    script = Script(replies=(say(TEXT).after(*cuts),))
     async with ScriptedProvider(script) as provider, house.worker(agent(stream="always")):
         house.use(provider)
         result = await house.run()

@@ -179,6 +179,11 @@ class ChatPieces:
         """An error in place of a chunk. An event that only reads like one counts if the answer has no end."""
         return self._error or (self._suspect if not self._has_ended else None)
 
+    @property
+    def is_over(self) -> bool:
+        """No chunk says that it is the last one. ``[DONE]`` does, which is none."""
+        return False
+
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add a chunk."""
         if error := _error_in(event, frame):
@@ -203,8 +208,9 @@ class ChatPieces:
         return {**self._head, "choices": [choice.whole() for choice in self._choices.values()]}
 
     def missing(self) -> tuple[str, ...]:
-        """A finish reason and usage, as long as they have not come."""
-        return (*([] if self._has_ended else ["a finish reason"]), *([] if self._has_usage else ["usage"]))
+        """A finish reason, or an error in its place, and usage, as long as they have not come."""
+        has_ended = self._has_ended or self._error is not None
+        return (*([] if has_ended else ["a finish reason"]), *([] if self._has_usage else ["usage"]))
 
     @property
     def _has_ended(self) -> bool:

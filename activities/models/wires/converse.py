@@ -81,6 +81,11 @@ class ConversePieces:
         self._usage: Object = {}
         self._blocks = Blocks(_Block)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the metadata has come, which is behind the end of the message, or an error."""
+        return self.error is not None or not self.missing()
+
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add an event."""
         kind = frame.event

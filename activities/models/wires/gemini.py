@@ -104,6 +104,11 @@ class GeminiPieces:
         self._reply: Object = {}
         self._candidates: dict[str, _Candidate] = {}
 
+    @property
+    def is_over(self) -> bool:
+        """Whether an error has come; no partial response says that it is the last one."""
+        return self.error is not None
+
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add a partial response."""
         del frame

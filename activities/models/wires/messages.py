@@ -91,10 +91,16 @@ class MessagePieces:
 
     def __init__(self) -> None:
         self.error: JsonValue = None
+        self._has_stopped = False
         self._message: Object = {}
         self._usage: Object = {}
         self._has_final_usage = False
         self._blocks = Blocks(_Block)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the message has stopped, or an error has come."""
+        return self._has_stopped or self.error is not None
 
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add an event; pings and kinds that are unknown say nothing."""
@@ -116,6 +122,8 @@ class MessagePieces:
             delta = {"stop_details": event.get("stop_details"), **to_object(event.get("delta"))}
             self._message |= {name: value for name, value in delta.items() if value is not None}
             self._has_final_usage = self._add_usage(event.get("usage")) or self._has_final_usage
+        elif kind == "message_stop":
+            self._has_stopped = True
 
     def reply(self) -> Object:
         """The message so far."""

@@ -56,6 +56,11 @@ class OllamaPieces:
         self._texts: dict[str, list[str]] = {}
         self._calls: list[JsonValue] = []
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the line has come that says so, or an error."""
+        return bool(self._end) or self.error is not None
+
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add a line."""
         del frame

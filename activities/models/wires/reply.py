@@ -144,6 +144,11 @@ class Pieces(Protocol):
     def error(self) -> JsonValue:
         """An error in place of the rest of the stream."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the wire's last event has come: nothing behind it is a part of the answer."""
+        ...
+
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add an event; ``shown`` takes the pieces of the answer in it."""
 

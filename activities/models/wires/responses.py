@@ -92,6 +92,11 @@ class ResponsePieces:
         failed = self._response.get("error")
         return self._error or ({"error": failed} if is_error(failed) else None)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the event has come that ends a stream, or an error."""
+        return self._has_ended or self._error is not None
+
     def add(self, event: Object, frame: Frame, shown: Shown) -> None:
         """Add an event; kinds that are unknown say nothing."""
         kind = to_text(event.get("type")) or frame.event

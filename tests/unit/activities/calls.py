@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Awaitable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -12,15 +12,14 @@ import pytest
 from perdure.activities.models import model_call
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.model_call import Answer
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import DEFAULT_IDLE_TIMEOUT, AgentDefinition
 from perdure.llm.failures import FailureFacts
 from perdure.testing import Fault, Script, ScriptedProvider, say
 
 KEY = "sk-scripted-0123456789"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
-LONG_SILENCE = 30.0
-SHORT_SILENCE = 0.5
+SHORT_SILENCE = timedelta(seconds=0.5)
 """Of calls that meet silence: it must be longer than a warm client needs to send its request."""
 
 NOWHERE = "http://127.0.0.1:9"
@@ -45,18 +44,18 @@ def on_each_way(names: Iterable[str]) -> list[Any]:
 
 
 def take(way: Way, environment: pytest.MonkeyPatch) -> None:
-    """Let calls have a key, and wait out any silence that a busy machine makes."""
+    """Let calls have a key."""
     environment.setenv(f"{way.upper()}_API_KEY", KEY)
-    environment.setattr(model_call, "SILENCE_SECONDS", LONG_SILENCE)
 
 
-def agent_of(way: Way, address: str) -> AgentDefinition:
+def agent_of(way: Way, address: str, idle: timedelta = DEFAULT_IDLE_TIMEOUT) -> AgentDefinition:
     """An agent whose calls go this way, to this address. It sets the bound of an answer itself: no other is tried."""
     anthropic = way.speaks_anthropic
     return AgentDefinition(
         name="tester",
         model=f"{'anthropic' if anthropic else 'openai'}/scripted",
         generate_params={"api_base": address if anthropic else f"{address}/v1", "max_tokens": 1_000},
+        idle_timeout=idle,
     )
 
 
@@ -68,11 +67,9 @@ async def answer(way: Way, provider: ScriptedProvider, text: str = "hello") -> A
 
 async def met(way: Way, fault: Fault) -> tuple[FailureFacts, int]:
     """The facts of a call that meets this fault, and the number of its requests. Silence is not waited for long."""
-    with pytest.MonkeyPatch.context() as environment:
-        if fault.kind in {"hang", "hang_in_body"}:
-            environment.setattr(model_call, "SILENCE_SECONDS", SHORT_SILENCE)
-        async with ScriptedProvider(Script(replies=(say("unused"),)), always=fault) as provider:
-            return await failure(way, provider), provider.request_count
+    idle = SHORT_SILENCE if fault.kind in {"hang", "hang_in_body"} else DEFAULT_IDLE_TIMEOUT
+    async with ScriptedProvider(Script(replies=(say("unused"),)), always=fault) as provider:
+        return await failed_at(way, provider.anthropic_url, idle), provider.request_count
 
 
 async def failure(way: Way, provider: ScriptedProvider, text: str = "hello") -> FailureFacts:
@@ -80,9 +77,10 @@ async def failure(way: Way, provider: ScriptedProvider, text: str = "hello") -> 
     return await _failure_of(answer(way, provider, text))
 
 
-async def failed_at(way: Way, address: str) -> FailureFacts:
+async def failed_at(way: Way, address: str, idle: timedelta = DEFAULT_IDLE_TIMEOUT) -> FailureFacts:
     """The facts of a call to an address that does not answer."""
-    return await _failure_of(model_call.complete(agent_of(way, address), [{"role": "user", "content": "hello"}]))
+    agent = agent_of(way, address, idle)
+    return await _failure_of(model_call.complete(agent, [{"role": "user", "content": "hello"}]))
 
 
 async def _failure_of(call: Awaitable[Answer]) -> FailureFacts:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent
-from perdure.activities.models import limits, model_call, provider_reading
+from perdure.activities.models import limits, model_call, provider_packets, provider_reading
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.model_call import Answer
 from perdure.activities.models.provider_replies import UnusableAnswerError
@@ -20,12 +20,15 @@ from perdure.contracts.agents import AgentDefinition, ToolMode
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.values import replace
 from perdure.llm.compaction import CHARACTERS_PER_TOKEN
 from perdure.llm.failures import classify
 from perdure.testing import Fault, Reply, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import call_in_text
+from perdure.testing.streams import openai_frames
 from tests.memory import Run
-from tests.unit.activities.calls import KEY, NOW, Sink, Way, on_each_way
+from tests.unit.activities.calls import KEY, NOW, SHORT_SILENCE, Sink, Way, on_each_way
+from tests.unit.activities.raw_provider import read_request, serving
 
 TEXT = "Hello big wide world, how are you"
 
@@ -86,13 +89,12 @@ async def ask(definition: AgentDefinition, sink: Sink | None) -> Answer | tuple[
         return type(error).__name__, str(error), error.paid
 
 
-async def code_of(way: Way, provider: ScriptedProvider, sink: Sink) -> str:
+async def code_of(way: Way, provider: ScriptedProvider, sink: Sink, **settings: Any) -> str:
     """The reason code of a streamed call that must fail."""
+    agent = replace(definition_of(way, provider), **settings)
     try:
         async with asyncio.timeout(60):
-            got = await model_call.complete(
-                definition_of(way, provider), [{"role": "user", "content": "hello"}], shown=sink
-            )
+            got = await model_call.complete(agent, [{"role": "user", "content": "hello"}], shown=sink)
     except Exception as error:  # noqa: BLE001 - whatever litellm raises is what is tested
         return classify(facts_of(error, NOW, {KEY}))
     pytest.fail(f"the call succeeded: {got}")
@@ -138,13 +140,12 @@ CUTS: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize(("way", "name"), on_each_way(CUTS), indirect=["way"])
-async def test_a_stream_that_is_not_whole_is_no_answer(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_is_not_whole_is_no_answer(way: Way, name: str) -> None:
     """S-15: litellm makes up a finish reason; the wire is asked for it instead."""
-    monkeypatch.setattr(provider_reading, "STALLED_SECONDS", 0.5)
     fault, shown = CUTS[name]
     sink = Sink()
     async with ScriptedProvider(Script(replies=(say(TEXT),)), always=fault) as provider:
-        code = await code_of(way, provider, sink)
+        code = await code_of(way, provider, sink, idle_timeout=SHORT_SILENCE)
         assert provider.request_count == 1
     assert (code, "".join(sink.texts)) == (ReasonCode.LLM_STREAM_CUT, shown)
 
@@ -302,9 +303,46 @@ async def test_other_jobs_have_their_turn_while_a_stream_is_read_that_has_come_a
             await asyncio.sleep(0)
 
     other = asyncio.create_task(take_turns())
-    reply = provider_reading.HttpReply(200, {"content-type": "text/event-stream"}, raw(), close)
+    reply = provider_packets.HttpReply(200, {"content-type": "text/event-stream"}, raw(), close)
     answered = await provider_reading.receive(CHAT, reply, Sink())
     ended.set()
     await other
     assert len(answered.text) == 20_000
     assert turns > 300
+
+
+async def test_the_connection_of_a_stream_is_used_again(way: Way) -> None:
+    """A stream is over with its last event; its connection is read to its end, which a new one would cost more than."""
+    async with ScriptedProvider(Script(replies=(say(TEXT),))) as provider:
+        agent = definition_of(way, provider)
+        answers = [await ask(agent, Sink()) for _ in range(3)]
+        assert (provider.request_count, provider.connection_count) == (3, 1)
+    assert [isinstance(answer, Answer) and answer.text for answer in answers] == [TEXT] * 3
+
+
+async def test_a_connection_that_stays_open_behind_an_answer_is_closed() -> None:
+    """A gateway lingers behind the last event of each stream: one request a call, and its connection is given up."""
+    chunks = openai_frames(
+        {"id": "x", "created": 0, "model": "m", "choices": [ENDED], "usage": {}}, say(TEXT), with_usage=False
+    )
+    requests, closed = 0, 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests, closed
+        while await read_request(reader):
+            requests += 1
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + sent)
+        closed += 1
+
+    sent = b"".join(frame.data for frame in chunks)
+    async with serving(serve) as address:
+        agent = AgentDefinition(name="tester", model="openai/scripted", generate_params={"api_base": f"{address}/v1"})
+        answers = [await ask(agent, Sink()) for _ in range(2)]
+        async with asyncio.timeout(30):
+            while closed < 2:
+                await asyncio.sleep(0)
+    assert [isinstance(answer, Answer) and answer.text for answer in answers] == [TEXT] * 2
+    assert requests == 2
+
+
+ENDED: dict[str, Any] = {"message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}

@@ -6,7 +6,6 @@ from unittest.mock import ANY
 
 import pytest
 
-from perdure.activities.models import model_call
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.llm.failures import classify, is_ambiguous
@@ -248,10 +247,9 @@ async def test_a_cancelled_call_closes_its_connection_at_once(way: Way) -> None:
     assert provider.request_count == 1
 
 
-async def test_slow_calls_do_not_keep_another_one_from_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_calls_do_not_keep_another_one_from_the_provider() -> None:
     """An HTTP client has a limit of connections, above which calls wait unseen; a worker has its own."""
     many = 510
-    monkeypatch.setattr(model_call, "SILENCE_SECONDS", 600.0)
     async with ScriptedProvider(always=faults.hang()) as provider:
         waiting = [asyncio.create_task(failure(Way.OPENAI, provider)) for _ in range(many)]
         await provider.wait_for_requests(many)
@@ -259,3 +257,11 @@ async def test_slow_calls_do_not_keep_another_one_from_the_provider(monkeypatch:
             call_.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
     assert (provider.request_count, provider.connection_count) == (many, many)
+
+
+@pytest.mark.parametrize("fault", [faults.hang(), faults.hang_in_body()])
+async def test_a_provider_that_is_silent_is_told_with_the_setting(way: Way, fault: Fault) -> None:
+    """S-02: before its reply, and in the middle of one."""
+    facts, requests = await met(way, fault)
+    assert (classify(facts), requests) == (ReasonCode.LLM_TIMEOUT, 1)
+    assert facts.text == "the provider was silent for 0.5 s, which is the agent's idle_timeout"

@@ -63,6 +63,11 @@ def test_the_hash_covers_everything_and_survives_json() -> None:
         ({"max_steps": -1}, "agent 'tester': max_steps: Input should be greater than or equal to 1 (got -1)"),
         ({"max_steps": 0}, "max_steps"),
         ({"generation_timeout": timedelta(seconds=-1)}, "generation_timeout"),
+        ({"idle_timeout": 0}, "agent 'tester': idle_timeout: Input should be greater than 0"),
+        (
+            {"idle_timeout": 60, "stream_idle_timeout": 90},
+            "stream_idle_timeout: it is longer than idle_timeout (60 s), which bounds every silence; raise that one",
+        ),
         ({"model": "gpt-5"}, "agent 'tester': model: write it as provider/model, for example openai/gpt-5-mini"),
         ({"name": "no spaces"}, "name"),
         ({"finish_tool": "absent"}, "finish_tool 'absent' is not among the tools of agent 'tester'"),

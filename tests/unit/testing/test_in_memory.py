@@ -193,12 +193,23 @@ async def test_a_picture_reaches_the_model() -> None:
     assert "image_url" in asked(run, 0)[0][1]
 
 
+@pytest.mark.parametrize(
+    ("idle", "seconds"), [(None, 3_600), (timedelta(minutes=10), 600), (timedelta(hours=2), 3_600)]
+)
 @pytest.mark.parametrize("wire", ["openai", "anthropic"])
-async def test_a_silent_provider_is_waited_for_in_virtual_time_on_both_wires(wire: str) -> None:
+async def test_a_silent_provider_is_waited_for_in_virtual_time_on_both_wires(
+    wire: str, idle: timedelta | None, seconds: int
+) -> None:
+    """As long as the shorter of idle_timeout and generation_timeout says."""
     answers = script(say("ok").after(faults.hang()))
-    once = agent(model=f"{wire}/scripted", retry=RetryPolicy(max_retries=0), generation_timeout=timedelta(hours=1))
+    once = agent(
+        model=f"{wire}/scripted",
+        retry=RetryPolicy(max_retries=0),
+        generation_timeout=timedelta(hours=1),
+        idle_timeout=idle,
+    )
     run = await run_in_memory(once, "go", answers)
-    assert (run.result.reason_code, run.seconds) == ("llm.timeout", 3_600)
+    assert (run.result.reason_code, run.seconds) == ("llm.timeout", seconds)
 
 
 async def test_a_scripted_refusal_holds_no_later_call_of_the_key() -> None:
