@@ -6,7 +6,7 @@ calling worker needs no setting of perdure's. If payloads are encrypted, it need
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from decimal import Decimal
 from typing import Any, Unpack
 
@@ -61,7 +61,7 @@ class AgentOptions(TurnOptions, total=False):
 async def run_agent(agent: str, prompt: str, **options: Unpack[AgentOptions]) -> TurnResult:
     """Run a turn of an agent as a child workflow, and return its result, whatever its stop reason.
 
-    If the calling workflow is cancelled meanwhile, the turn is cancelled first.
+    If the calling workflow is cancelled meanwhile, the turn is cancelled first, whatever run it is in.
 
     Example::
 
@@ -84,6 +84,7 @@ async def run_agent(agent: str, prompt: str, **options: Unpack[AgentOptions]) ->
         ChildWorkflowError: Temporal closed the turn without a result: its cause says whether it was cancelled,
             terminated or timed out.
         NexusOperationError: Each of the last two, and whatever an endpoint refuses, if the turn is an operation.
+        asyncio.CancelledError: The wait was cancelled, and the turn has ended.
     """
     return await (await start_agent(agent, prompt, **options)).result()
 
@@ -130,6 +131,7 @@ class AgentHandle:
 
         Raises:
             ChildWorkflowError: Temporal closed the turn without a result.
+            asyncio.CancelledError: The wait was cancelled, and the turn has ended.
         """
         return await self._end
 
@@ -154,7 +156,7 @@ class AgentHandle:
         """The result, once what the turn has not used is given back; the use of a turn before the last is unknown."""
         spent: Spent | None = None
         try:
-            result = await _result_of(self._turn.running)
+            result = await _result_of(self._turn)
             if not self._has_sent:
                 spent = result.spent or Spent()
             return result
@@ -252,10 +254,10 @@ _OF_WORKFLOWS = AgentOptions.__annotations__.keys() - TurnOptions.__annotations_
 """Options that are no fields of the request."""
 
 
-async def _result_of(running: Awaitable[Any]) -> TurnResult:
+async def _result_of(turn: "_ChildTurn | _NexusTurn") -> TurnResult:
     """The result of a turn, also of one that an error has closed as Failed."""
     try:
-        return TurnResult.model_validate(await running)
+        return TurnResult.model_validate(await turn.wait())
     except (ChildWorkflowError, NexusOperationError) as error:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.details:
@@ -299,6 +301,26 @@ class _ChildTurn:
         )
         return cls(running, task_queue, request.tenant)
 
+    async def wait(self) -> object:
+        """Wait for the end. If this wait is cancelled, so is the turn, and its end is waited for first.
+
+        Temporal's own cancel of a child names its first run, which has closed if the turn has gone on in a fresh
+        history: at a change of version, after some thousand events, or with a message. The signal reaches any run.
+        """
+        try:
+            return await asyncio.shield(self.running)
+        except asyncio.CancelledError:
+            if not workflow.patched("perdure-cancel-by-signal"):
+                self.running.cancel()
+                return await self.running
+            await _finish(asyncio.create_task(self._stop()))
+            raise
+
+    async def _stop(self) -> None:
+        await self.cancel({"reason": "the calling workflow was cancelled"})
+        with contextlib.suppress(FailureError):
+            await self.running
+
     async def cancel(self, fields: dict[str, JsonValue]) -> None:
         with contextlib.suppress(FailureError):  # it has ended meanwhile
             await self.running.signal(Signal.CANCEL, fields)
@@ -309,6 +331,13 @@ class _ChildTurn:
             KNOCK, knock, task_queue=self._task_queue, static_summary=self.session
         )
         return Knocked.model_validate(sent).turn
+
+
+async def _finish(task: "asyncio.Task[None]") -> None:
+    """Wait for a task to its end, however often this wait is cancelled."""
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
 
 
 class _NexusTurn:
@@ -327,6 +356,10 @@ class _NexusTurn:
         client: workflow.NexusClient[Any] = workflow.create_nexus_client(service=NEXUS_SERVICE, endpoint=endpoint)
         fields = {**_as_json(request), "session": session, "priority": priority}
         return cls(client, session, await client.start_operation("start", fields, summary=_summary(request)))
+
+    async def wait(self) -> object:
+        """Wait for the end. A cancel of this wait is one of the operation, which reaches the turn in any run."""
+        return await self.running
 
     async def cancel(self, fields: dict[str, JsonValue]) -> None:
         await self._client.execute_operation("cancel", {"session": self.session, **fields})

@@ -37,6 +37,11 @@ PATCHES: Mapping[str, Patch] = {
         droppable="0.2.0",
         why="a delegate whose id was taken was waited for, whoever had taken it",
     ),
+    "perdure-cancel-by-signal": Patch(
+        since="0.1.0",
+        droppable="0.2.0",
+        why="an author's workflow that was cancelled had Temporal cancel its turn, which reached the first run only",
+    ),
 }
 """Each patch by its id, which is written into histories and is never used for another change."""
 

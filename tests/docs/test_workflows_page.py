@@ -19,9 +19,10 @@ from temporalio.exceptions import CancelledError
 from temporalio.worker import Replayer, Worker
 
 from perdure import Agent
-from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
 from tests import npm_servers
-from tests.house import WAIT_SECONDS, House
+from tests.house import WAIT_SECONDS, House, eventually
+from tests.workflow.bodies import Body, happened
 
 pytestmark = pytest.mark.deep
 
@@ -89,7 +90,10 @@ async def node_worker(house: House, folder: Path, queue: str) -> AsyncIterator[s
 @pytest.mark.judged("Temporal child workflows", "@temporalio/worker 1.24.0 (npm)")
 @npm_servers.workers_installed
 async def test_the_typescript_of_the_page_runs_is_killed_is_cancelled_and_replays(house: House, tmp_path: Path) -> None:
-    """S-82: its worker is killed while three agents work; a second run is cancelled, and its turns are first."""
+    """S-82: its worker is killed while three agents work; a second run is cancelled, and its turn is first.
+
+    That turn has gone on in a fresh history with a message that waited.
+    """
     queue = f"node-{house.settings.task_queue}"
     text = TYPESCRIPT.replace('taskQueue: "perdure"', f'taskQueue: "{house.settings.task_queue}"')
     (tmp_path / "report.ts").write_text(text, encoding="utf-8")
@@ -97,11 +101,17 @@ async def test_the_typescript_of_the_page_runs_is_killed_is_cancelled_and_replay
     (tmp_path / "node_modules").symlink_to(npm_servers.FOLDER / "node_modules")
     theirs = await temporalio.client.Client.connect(house.server.address)
 
+    body = Body()
+    writer = WRITER.clone(tools=[body.held()])
+
     def answers(request: ChatRequest) -> Reply:
-        late = faults.hang() if "never" in str(request.messages[-1]) else faults.status(503)
+        last = request.messages[-1]
+        if last["role"] == "user" and "holding" in last["content"]:
+            return call(("held", {}))
+        late = faults.hang() if "never" in str(last) else faults.status(503)
         return write(request).after(late)
 
-    async with ScriptedProvider(answers) as provider, house.worker(WRITER):
+    async with ScriptedProvider(answers) as provider, house.worker(writer):
         house.use(provider)
         handle = await theirs.start_workflow("report", args=[TOPICS], id=f"user-{house.session}", task_queue=queue)
         async with node_worker(house, tmp_path, queue) as killed:
@@ -109,21 +119,26 @@ async def test_the_typescript_of_the_page_runs_is_killed_is_cancelled_and_replay
             killed.kill()
         async with node_worker(house, tmp_path, queue):
             assert await ended(handle) == REPORT
-            asked = provider.request_count
-            second = await theirs.start_workflow("report", args=[["never"]], id="second", task_queue=queue)
-            await provider.wait_for_requests(asked + 1)
+            second = await theirs.start_workflow("report", args=[["holding"]], id="second", task_queue=queue)
+            await happened(body.started)
+            (child,) = [
+                event.child_workflow_execution_started_event_attributes.workflow_execution.workflow_id
+                for event in (await second.fetch_history()).events
+                if event.HasField("child_workflow_execution_started_event_attributes")
+            ]
+            await house.client.send(child, "never")
+            body.released.set()
+
+            async def is_asked() -> bool:
+                return "never" in str(provider.requests[-1].request.messages[-1])
+
+            await eventually(is_asked)
             await second.cancel()
             with pytest.raises(WorkflowFailureError) as failed:
                 await ended(second)
             assert isinstance(failed.value.cause, CancelledError)
-        (child,) = [
-            event.child_workflow_execution_canceled_event_attributes.workflow_execution.workflow_id
-            for event in (await second.fetch_history()).events
-            if event.HasField("child_workflow_execution_canceled_event_attributes")
-        ]
-        result = (await house.store.turn(child, 1)).result
-        assert result is not None
-        assert result.stop_reason == "cancelled"
+        ends = [turn.result.stop_reason if turn.result else None for turn in await house.store.turns(child)]
+        assert ends == ["finished", "cancelled"]
     history = tmp_path / "history"
     history.write_bytes(History(events=(await handle.fetch_history()).events).SerializeToString())
     command = ["node", "typescript_worker.cjs", "replay", str(history)]

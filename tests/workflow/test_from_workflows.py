@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import temporalio.client
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowHistory
 from temporalio.exceptions import ApplicationError, CancelledError, ChildWorkflowError
 from temporalio.worker import Replayer, Worker
 
@@ -100,13 +101,75 @@ async def test_a_cancelled_workflow_cancels_its_agents_first(house: House, their
             if event.HasField("child_workflow_execution_started_event_attributes")
         ]
         # The workflow gathers its agents: it ends with the first of them, and the other has been told already.
-        assert any(event.HasField("child_workflow_execution_canceled_event_attributes") for event in events)
+        assert any(event.HasField("child_workflow_execution_completed_event_attributes") for event in events)
 
         async def ended() -> list[str | None] | None:
             results = [(await house.store.turn(session, 1)).result for session in sessions]
             return [result.stop_reason for result in results if result] if all(results) else None
 
         assert await eventually(ended) == ["cancelled", "cancelled"]
+
+
+class Histories:
+    """A session that has gone on in fresh histories when its last turn calls a model that never answers."""
+
+    def __init__(self, house: House, number: int) -> None:
+        self._house = house
+        self._body = Body()
+        self._messages = [f"message {at}" for at in range(2, number + 1)]
+        self.agent = Agent(name="tester", model="openai/scripted", tools=[self._body.held()])
+
+    def reply(self, request: ChatRequest) -> Reply:
+        """The answer of the model."""
+        last = request.messages[-1]
+        if (self._messages[-1:] or ["go"]) == [last["content"]]:
+            return say("late").after(faults.hang())
+        return call(("held", {})) if last["content"] == "go" else say("next")
+
+    async def reached(self, provider: ScriptedProvider) -> None:
+        """Wait for the call that never ends, in the last history."""
+        if self._messages:
+            await happened(self._body.started)
+            for message in self._messages:
+                await self._house.client.send(self._house.session, message)
+            self._body.released.set()
+
+        async def is_asked() -> bool:
+            last = provider.requests[-1].request.messages[-1]["content"] if provider.requests else ""
+            return last == (self._messages[-1:] or ["go"])[0]
+
+        await eventually(is_asked)
+
+    async def check_cancelled(self, provider: ScriptedProvider) -> None:
+        """The last turn has ended as cancelled, and buys nothing more."""
+        turns = await self._house.store.turns(self._house.session)
+        ends = [turn.result.stop_reason if turn.result else None for turn in turns]
+        assert ends == [*(["finished"] * len(self._messages)), "cancelled"]
+        await provider.wait_for_disconnect()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_cancel_reaches_the_history_in_which_the_turn_is_now(
+    house: House, theirs: temporalio.client.Client, number: int
+) -> None:
+    """S-82: Temporal's own cancel of a child names its first run, and a turn goes on in fresh ones."""
+    turn = Histories(house, number)
+    async with ScriptedProvider(turn.reply) as provider, house.worker(turn.agent), their_worker(theirs, house):
+        house.use(provider)
+        handle = await started(theirs, house, Single, agent="tester", prompt="go", session=house.session)
+        await turn.reached(provider)
+        await handle.cancel()
+        cause = await failure_of(handle)
+        assert isinstance(cause, CancelledError)
+        await turn.check_cancelled(provider)
+    await Replayer(workflows=WORKFLOWS).replay_workflow(await handle.fetch_history())
+
+
+async def test_a_workflow_that_was_cancelled_before_cancels_were_signals_replays() -> None:
+    """S-48: recorded when Temporal's cancel of the child was all that was sent."""
+    recorded = Path(__file__).parent / "histories" / "cancelled_by_temporal.json"
+    history = WorkflowHistory.from_json("caller", recorded.read_text(encoding="utf-8"))
+    await Replayer(workflows=WORKFLOWS).replay_workflow(history)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +269,25 @@ async def test_a_workflow_that_closes_cancels_its_turn_unless_that_outlives_it(
             return (await house.store.turn(house.session, 1)).result
 
         assert (await eventually(result)).stop_reason == ("finished" if outlives else "cancelled")
+
+
+async def test_a_workflow_that_closes_cancels_its_turn_in_a_later_history_too(
+    house: House, theirs: temporalio.client.Client
+) -> None:
+    """S-82: Temporal's parent close policy reaches any run."""
+    turn = Histories(house, 3)
+    async with ScriptedProvider(turn.reply) as provider, house.worker(turn.agent), their_worker(theirs, house):
+        house.use(provider)
+        handle = await started(theirs, house, Conversation, agent="tester", prompt="go", session=house.session)
+        await turn.reached(provider)
+        await handle.signal(Conversation.order, "close")
+        await ended(handle)
+
+        async def result() -> Any:
+            return (await house.store.turn(house.session, 3)).result
+
+        await eventually(result)
+        await turn.check_cancelled(provider)
 
 
 async def test_a_terminated_turn_is_an_error_of_temporals(house: House, theirs: temporalio.client.Client) -> None:

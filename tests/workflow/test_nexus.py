@@ -19,7 +19,7 @@ from perdure import Agent, ask_user, tool
 from perdure.client import UnknownSessionError
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from tests.house import House, eventually
-from tests.workflow.test_from_workflows import ended, failure_of
+from tests.workflow.test_from_workflows import Histories, ended, failure_of
 from tests.workflow.workflows_of_users import Conversation, Operation, Single
 
 NAMESPACE = "callers"
@@ -129,6 +129,24 @@ async def test_a_cancel_of_the_caller_cancels_the_turn_first(house: House, their
             result = (await house.store.turn(house.session, 1)).result
             assert result is not None
             assert result.stop_reason == "cancelled"
+
+
+@pytest.mark.parametrize("number", [2, 3])
+async def test_a_cancel_reaches_the_history_in_which_the_turn_is_now(
+    house: House, theirs: temporalio.client.Client, number: int
+) -> None:
+    """S-82."""
+    turn = Histories(house, number)
+    async with ScriptedProvider(turn.reply) as provider, house.worker(turn.agent):
+        house.use(provider)
+        async with callers(house, theirs) as caller:
+            asked = {"agent": "tester", "prompt": "go", "endpoint": caller.endpoint, "session": house.session}
+            handle = await caller.start(Single, asked)
+            await turn.reached(provider)
+            await handle.cancel()
+            cause = await failure_of(handle)
+            assert isinstance(cause, CancelledError) or isinstance(getattr(cause, "cause", None), CancelledError)
+            await turn.check_cancelled(provider)
 
 
 async def test_questions_approvals_and_messages_go_through_the_service(

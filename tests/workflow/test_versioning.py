@@ -6,9 +6,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import temporalio.client
 from click.testing import CliRunner
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import VersioningBehavior
+from temporalio.exceptions import CancelledError
 
 from perdure import Agent, Delegate, ToolContext, tool
 from perdure.cli.fleet_versions import look_at_versions
@@ -25,6 +27,8 @@ from tests.workflow.asking import COLOUR, asker, waiting
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import agent, asks, in_order, played
 from tests.workflow.killing import result_of
+from tests.workflow.test_from_workflows import failure_of, started, their_worker
+from tests.workflow.workflows_of_users import Single
 
 pytestmark = pytest.mark.deep
 
@@ -195,6 +199,28 @@ async def test_an_operator_moves_a_turn_whose_version_is_gone(house: House) -> N
             await house.client.answer(house.session, request["request_id"], "red")
             assert (await result_of(handle))["output"] == "done"
     assert await builds(house, house.session) == [["1", "2"]]
+
+
+async def test_a_cancel_of_a_users_workflow_reaches_its_turn_on_another_version(house: House) -> None:
+    """S-82: the move has given the turn a fresh history."""
+    body = Body()
+    theirs = await temporalio.client.Client.connect(house.server.address)
+    tester = Agent(name="tester", model="openai/scripted", tools=[look, body.held()])
+    script = Script(replies=(HELD, LOOK, say("late").after(faults.hang())))
+    async with ScriptedProvider(script) as provider, current_version(house, "1", "rotate", tester):
+        house.use(provider)
+        async with their_worker(theirs, house):
+            caller = await started(theirs, house, Single, agent="tester", prompt="go", session=house.session)
+            await happened(body.started)
+            async with current_version(house, "2", "rotate", tester):
+                body.released.set()
+                await provider.wait_for_requests(3)
+                await caller.cancel()
+                assert isinstance(await failure_of(caller), CancelledError)
+                assert await builds(house, house.session) == [["1"], ["2"]]
+    (turn,) = await house.store.turns(house.session)
+    assert turn.result is not None
+    assert turn.result.stop_reason == "cancelled"
 
 
 async def test_a_delegate_and_its_caller_move_each_at_its_own_boundary(house: House) -> None:

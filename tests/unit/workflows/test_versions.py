@@ -14,7 +14,11 @@ from perdure.worker.versions import patch_activation
 from perdure.workflows.versions import PATCHES
 
 ROOT = Path(__file__).parents[3]
-WORKFLOW_CODE = (*(ROOT / "workflows").glob("*.py"), *(ROOT / "perdure/engine").glob("*.py"))
+WORKFLOW_CODE = (
+    *(ROOT / "workflows").glob("*.py"),
+    *(ROOT / "perdure/engine").glob("*.py"),
+    ROOT / "perdure/workflow.py",  # which runs in authors' workflows
+)
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 
 
