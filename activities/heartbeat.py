@@ -27,6 +27,7 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.exceptions import can_be_looked_at, can_be_printed, kind_of, module_of, print_error
 from perdure.contracts.names import Activity
 from perdure.contracts.values import replace
+from perdure.libraries import mismatch_of
 from perdure.security.redaction import redact_text
 
 BEAT_SECONDS = 1.0
@@ -323,17 +324,18 @@ class _LooksForLost(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002, ANN401 - as the SDK has it
         info = activity.info()
-        if info.attempt > 1 and info.activity_type in _OURS and _was_running(info):
+        if info.attempt > 1 and info.activity_type in _OURS and _was_running(info.heartbeat_details):
             self._tell(_KINDS.get(info.activity_type, info.activity_type))
+        if _worker()[0] is None:  # without a beat, the server would take each call for lost
+            raise mismatch_of("temporalio", "has no worker behind the heartbeat of an activity")
         return await super().execute_activity(input)
 
 
 _OURS = frozenset(Activity)
 
 
-def _was_running(info: activity.Info) -> bool:
-    told = [cast("dict[str, int]", part) for part in info.heartbeat_details if isinstance(part, dict)]
-    return bool(told and told[0].get("running_attempt"))
+def _was_running(details: Sequence[Any]) -> bool:
+    return any(cast("dict[str, int]", part).get("running_attempt") for part in details if isinstance(part, dict))
 
 
 def is_stop(error: BaseException) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from perdure.contracts.values import guess_name
 
@@ -34,7 +35,8 @@ class Name:
         path: The name in the module, with dots.
         parameters: What perdure gives to it; empty if perdure does not call it.
         awaited: Whether perdure awaits the call.
-        sets: Attributes that the objects of this class set themselves, and that perdure reads or sets.
+        sets: Attributes that the objects of this class set themselves, or that it declares as fields, and that perdure
+            reads or sets.
     """
 
     library: str
@@ -52,7 +54,10 @@ class Name:
             for part in self.path.split("."):
                 place = f"{place}.{part}"
                 found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
-            unset = [name for name in self.sets if f"self.{name}" not in inspect.getsource(found)]
+            fields = inspect.get_annotations(found) if self.sets else {}
+            unset = [
+                name for name in self.sets if name not in fields and f"self.{name}" not in inspect.getsource(found)
+            ]
         except (ImportError, AttributeError):
             return f"has no {place}"
         if unset:
@@ -88,7 +93,8 @@ NAMES: tuple[Name, ...] = (
     Name("temporalio", "temporalio.bridge.proto", "ActivityHeartbeat"),
     Name("temporalio", "temporalio.bridge.worker", "Worker.record_activity_heartbeat", ("comp",)),
     Name("temporalio", "temporalio.activity", "_Context.current"),
-    Name("temporalio", "temporalio.worker._activity", "_ActivityInboundImpl", sets=("_worker",)),
+    Name("temporalio", "temporalio.activity", "_Context", sets=("heartbeat",)),
+    Name("temporalio", "temporalio.worker._activity", "_ActivityOutboundImpl", sets=("_worker",)),
     Name("temporalio", "temporalio.worker._activity", "_ActivityWorker", sets=("_bridge_worker", "_data_converter")),
     Name("uvicorn", "uvicorn.protocols.http.h11_impl", "RequestResponseCycle"),
     Name("uvicorn", "uvicorn.protocols.http.h11_impl", "H11Protocol.handle_events"),
@@ -101,6 +107,15 @@ NAMES: tuple[Name, ...] = (
     Name("mcp", "mcp.client.session", "ClientSession._absorb_tool_listing", ("result", "complete")),
 )
 """Every such name."""
+
+TESTED = {"temporalio": ">=1.35,<1.36"}
+"""Releases that a worker was tested with, where an installation may have newer ones too.
+
+A program with the client alone uses public names, and shares the library with what else the program is made of.
+"""
+
+_OF_A_WORKER = ("aiohttp", "mcp", "standardwebhooks", "uvloop")
+"""Libraries that a worker cannot start without; a program with the client alone hardly has all of them."""
 
 
 class LibraryMismatchError(Exception):
@@ -134,8 +149,13 @@ def check_libraries(names: Iterable[Name] = NAMES) -> None:
     prepare_litellm()
     for name in names:
         if problem := name.problem():
-            text = f"{name.library} {release_of(name.library)} {problem}, which perdure needs"
-            raise LibraryMismatchError(f"{text}; {advice_for(name.library)}")
+            raise mismatch_of(name.library, problem)
+
+
+def mismatch_of(library: str, problem: str) -> LibraryMismatchError:
+    """The error that says what a library lacks, and which releases have it."""
+    text = f"{library} {release_of(library)} {problem}, which perdure needs"
+    return LibraryMismatchError(f"{text}; {advice_for(library)}")
 
 
 @contextmanager
@@ -152,13 +172,42 @@ def refuse_misfits() -> Iterator[None]:
         raise LibraryMismatchError(f"{text}; install 'perdure[worker]' again") from error
 
 
-def find_untested() -> Iterator[str]:
+def names_used_here() -> tuple[Name, ...]:
+    """The names of installed libraries, without a worker's where none can run."""
+    runs_worker = _has_worker()
+    return tuple(name for name in NAMES if release_of(name.library) and (runs_worker or name.library == "uvicorn"))
+
+
+def _has_worker() -> bool:
+    return all(release_of(library) for library in _OF_A_WORKER)
+
+
+@functools.cache
+def check_sdk() -> None:
+    """Compare Temporal's SDK alone, once: for tests, which run activities without ``perdure.worker``.
+
+    Raises:
+        LibraryMismatchError: As of :func:`check_libraries`.
+    """
+    check_libraries(name for name in NAMES if name.library == "temporalio")
+
+
+def find_untested() -> tuple[str, ...]:
     """The installed libraries whose releases are outside of the ranges that perdure was tested with."""
-    for text in requires("perdure") or ():
-        requirement = Requirement(text)
-        release = release_of(requirement.name)
-        if release and not requirement.specifier.contains(release, prereleases=True):
-            yield requirement.name
+    needed = [Requirement(text) for text in requires("perdure") or ()]
+    releases = {requirement.name: release_of(requirement.name) for requirement in needed}
+    return tuple(
+        dict.fromkeys(
+            requirement.name
+            for requirement in needed
+            if (release := releases[requirement.name]) and not _tested(requirement).contains(release, prereleases=True)
+        )
+    )
+
+
+def describe_untested(library: str) -> str:
+    """Say which release of a library is installed, and which ones are tested."""
+    return f"{library} {release_of(library)} is outside of the tested releases, {releases_that_fit(library)}"
 
 
 def advice_for(library: str) -> str:
@@ -176,9 +225,13 @@ def release_of(library: str) -> str:
 
 
 def releases_that_fit(library: str) -> str:
-    """The range of releases that perdure was tested with, by its own metadata; empty if it names none."""
+    """The range of releases that perdure was tested with; empty if neither ``TESTED`` nor its metadata names one."""
     found = (Requirement(text) for text in requires("perdure") or ())
-    return next((str(needed.specifier) for needed in found if needed.name == library), "")
+    return next((str(_tested(needed)) for needed in found if needed.name == library), "")
+
+
+def _tested(needed: Requirement) -> SpecifierSet:
+    return SpecifierSet(TESTED[needed.name]) if needed.name in TESTED and _has_worker() else needed.specifier
 
 
 _PROVIDERS = re.compile(r"^class LlmProviders\(.*?^(?=\S)", re.MULTILINE | re.DOTALL)

@@ -20,8 +20,11 @@ from perdure.contracts.queues import Role
 from perdure.lanes.printing import log_what_code_prints
 from perdure.libraries import (
     LibraryMismatchError,
+    advice_for,
     check_libraries,
     describe_unknown_provider,
+    describe_untested,
+    find_untested,
     refuse_misfits,
 )
 from perdure.security.credentials import mask_addresses
@@ -78,6 +81,7 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     for agent in agents.values():
         for problem in _find_unknown_providers(agent):
             logging.getLogger("perdure.worker").warning("agent %r: %s", agent.name, problem)
+    warn_of_untested()
     try:
         check_libraries()
         with refuse_misfits():
@@ -96,6 +100,12 @@ def _run(changes: Mapping[str, object], *, describe: bool) -> int:
     except (ServerUnreachableError, StoreError, SearchAttributesError) as error:
         return _fail(error, UNREACHABLE)
     return 0
+
+
+def warn_of_untested() -> None:
+    """Log each library whose release no worker was tested with."""
+    for library in find_untested():
+        logging.getLogger("perdure.worker").warning("%s; %s", describe_untested(library), advice_for(library))
 
 
 def _find_unknown_providers(agent: Agent) -> list[str]:

@@ -43,14 +43,14 @@ from perdure.client.restored import LOOKED_AT, compare
 from perdure.client.worker_stores import WorkerStore, check_stores, worker_stores
 from perdure.contracts.queues import Role
 from perdure.libraries import (
-    NAMES,
     LibraryMismatchError,
     advice_for,
     check_libraries,
     describe_unknown_provider,
+    describe_untested,
     find_untested,
+    names_used_here,
     release_of,
-    releases_that_fit,
 )
 from perdure.security.credentials import mask_addresses
 from perdure.security.redaction import redact_text
@@ -230,14 +230,13 @@ async def ask_gateway(settings: Settings) -> AsyncIterator[Finding]:
 def look_at_libraries() -> Iterator[Finding]:
     """Whether the libraries are as perdure expects them. litellm's names are left to a worker: it loads for seconds."""
     try:
-        check_libraries(name for name in NAMES if release_of(name.library))
+        check_libraries(names_used_here())
     except LibraryMismatchError as error:
         text, _, fix = str(error).partition("; ")
         yield _make_finding("libraries", text, fix)
-    untested = dict.fromkeys(find_untested())
+    untested = find_untested()
     for library in untested:
-        text = f"{library} {release_of(library)} is outside of the tested releases, {releases_that_fit(library)}"
-        yield Finding(check="libraries", ok=None, text=text, fix=advice_for(library))
+        yield Finding(check="libraries", ok=None, text=describe_untested(library), fix=advice_for(library))
     if not untested:
         yield Finding(check="libraries", ok=True, text="all are of tested releases")
 

@@ -7,6 +7,7 @@ libraries with them.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from perdure.libraries import check_sdk
 from perdure.testing import faults
 from perdure.testing.environment import Environment, EnvironmentUnavailableError, environment
 from perdure.testing.provider import RecordedRequest, ScriptedProvider
@@ -52,4 +53,5 @@ def __getattr__(name: str) -> object:
     if module is None:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
+    check_sdk()
     return getattr(import_module(f"{__name__}.{module}"), name)

@@ -18,6 +18,7 @@ from perdure.cli.errors import CliError
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary
 from perdure.client import Client, PerdureError
 from perdure.client.connect import DATA_CONVERTER
+from perdure.libraries import check_sdk
 from perdure.local_ports import find_free_port
 from perdure.settings import Settings
 from perdure.store import Store
@@ -176,6 +177,7 @@ async def _worker(
     temporal: temporalio.client.Client, settings: Settings, store: Store, agents: Iterable[Agent]
 ) -> AsyncIterator[None]:
     """A worker in this process, taken down in order."""
+    check_sdk()
     try:
         from perdure.activities.secrets import secret_values  # noqa: PLC0415 - only here is the extra ``worker`` needed
         from perdure.activities.telling.metrics import Metrics  # noqa: PLC0415

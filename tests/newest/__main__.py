@@ -1,8 +1,8 @@
 """``make newest``: build the wheel, install it without the lock into an empty environment, and see that it works there.
 
 The demo's job runs there too, from a copy of ``examples/``. Nothing of the checkout is importable. Then names that
-perdure needs of its libraries are renamed one by one, and a worker has to refuse each. At last litellm is taken away,
-and what perdure calls itself works without it.
+perdure needs of its libraries are renamed one by one, and a worker has to refuse each. Then litellm is taken away, and
+what perdure calls itself works without it. At last a resolver has to find releases for perdure and its neighbours.
 """
 
 import os
@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.newest.neighbours import find_refusals
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +47,11 @@ def main() -> int:
             if done.returncode:
                 print(f"FAILED  {' '.join(command)}: exit code {done.returncode}", flush=True)
                 return 1
+        refusals = list(find_refusals(python, wheel))
+        for refusal in refusals:
+            print(f"FAILED  {refusal}", flush=True)
+        if refusals:
+            return 1
         print("an installation without the lock works", flush=True)
         return 0
 

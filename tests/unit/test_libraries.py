@@ -4,18 +4,26 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from temporalio.testing import ActivityEnvironment
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
+from perdure.activities.heartbeat import LostAttempts
 from perdure.libraries import (
     NAMES,
     LibraryMismatchError,
     Name,
     check_libraries,
+    check_sdk,
     describe_unknown_provider,
     find_providers,
+    find_untested,
+    names_used_here,
+    release_of,
 )
+from perdure.worker.__main__ import warn_of_untested
 
 AGENTS = Path(__file__).parents[2] / "examples" / "demo" / "agent.py"
 
@@ -66,6 +74,8 @@ def test_a_parameter_that_is_gone_is_named() -> None:
 class Moved:
     """A class of a library that has changed."""
 
+    declared: int
+
     def __init__(self) -> None:
         self.kept = 1
 
@@ -86,13 +96,65 @@ class Moved:
         ("waits", {"parameters": ("request",), "awaited": True}, "has a {} that cannot be awaited"),
         ("still_waits", {"parameters": ("request",), "awaited": True}, ""),
         ("", {"sets": ("kept", "gone")}, "has no {}.gone"),
-        ("", {"sets": ("kept",)}, ""),
+        ("", {"sets": ("kept", "declared")}, ""),
     ],
 )
 def test_a_change_that_a_call_would_meet_is_named(path: str, use: dict[str, Any], problem: str) -> None:
     """A further argument without a default, a coroutine that is none any more, an attribute of another name."""
     name = Name("pytest", __name__, f"Moved.{path}".rstrip("."), **use)
     assert name.problem() == problem.format(f"{__name__}.Moved.{path}".rstrip("."))
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Releases in place of the installed ones; the library of an empty one is not there."""
+    changed: dict[str, str] = {}
+    monkeypatch.setattr("perdure.libraries.release_of", lambda name: changed.get(name, release_of(name)))
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("release", "untested"), [("1.35.4", ()), ("1.36.0", ("temporalio",)), ("1.99.0rc1", ("temporalio",))]
+)
+def test_a_worker_logs_a_release_that_it_was_not_tested_with_and_goes_on(
+    installed: dict[str, str], caplog: pytest.LogCaptureFixture, release: str, untested: tuple[str, ...]
+) -> None:
+    installed["temporalio"] = release
+    assert find_untested() == untested
+    warn_of_untested()
+    sentence = f"temporalio {release} is outside of the tested releases, <1.36,>=1.35; install 'temporalio<1.36,>=1.35'"
+    assert caplog.messages == [sentence for _ in untested]
+
+
+def test_a_program_with_the_client_alone_is_held_to_no_name_and_no_minor_release_of_temporalio(
+    installed: dict[str, str],
+) -> None:
+    installed.update({"temporalio": "1.99.0", "uvloop": "", "standardwebhooks": ""})
+    assert find_untested() == ()
+    assert {name.library for name in names_used_here()} == {"uvicorn"}
+
+
+def test_tests_of_agents_say_which_name_of_temporalio_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run activities in their own process, where no worker's start has compared anything."""
+    import perdure.testing  # noqa: PLC0415
+
+    monkeypatch.delattr("temporalio.bridge.worker.Worker.record_activity_heartbeat")
+    check_sdk.cache_clear()
+    with pytest.raises(
+        LibraryMismatchError, match=r"has no temporalio\.bridge\.worker\.Worker\.record_activity_heartbeat"
+    ):
+        _ = perdure.testing.run_in_memory
+
+
+async def test_a_heartbeat_that_leads_to_no_worker_is_said_at_the_first_call() -> None:
+    """Planted: an activity whose heartbeat is no method of the SDK's. Without beats, each call would count as lost."""
+    inner = ActivityInboundInterceptor(cast("ActivityInboundInterceptor", None))
+    looking = LostAttempts(lambda _: None).intercept_activity(inner)
+    given = ExecuteActivityInput(fn=lambda: None, args=(), executor=None, headers={})
+    with pytest.raises(
+        LibraryMismatchError, match="has no worker behind the heartbeat of an activity, which perdure needs"
+    ):
+        await ActivityEnvironment().run(looking.execute_activity, given)
 
 
 @pytest.mark.deep

@@ -120,13 +120,14 @@ def test_every_check_is_made_although_the_server_is_not_there(store_with_agents:
 
 def test_libraries_outside_of_the_tested_releases_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation takes what a resolver gives it, or what somebody has upgraded by hand."""
-    changed = {"litellm": "9.0.1", "mcp": "9.0.1"}
+    changed = {"litellm": "9.0.1", "mcp": "9.0.1", "temporalio": "1.36.0"}
     monkeypatch.setattr("perdure.libraries.version", lambda name: changed.get(name) or version(name))
     lines = sorted(line for line in diagnosis().stdout.splitlines() if line.startswith("· libraries"))
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert "· libraries: litellm 9.0.1 is outside of the tested releases, " in lines[0]
     assert f"; install 'litellm{releases_that_fit('litellm')}'" in lines[0]
     assert "mcp 9.0.1" in lines[1]
+    assert f"temporalio 1.36.0 is outside of the tested releases, {releases_that_fit('temporalio')}" in lines[2]
 
 
 def test_a_name_that_a_library_has_moved_is_exit_2(monkeypatch: pytest.MonkeyPatch) -> None:
