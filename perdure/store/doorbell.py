@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
+from perdure.store.attendant import Attendant
 from perdure.store.database import Address, connect
 from perdure.store.errors import StoreError
 
@@ -142,8 +143,9 @@ class Doorbell:
         Args:
             last: Sequence number of the last event written, by session.
         """
-        if self._bells and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._hear, dict(last))
+        if self._bells and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._hear, dict(last))
 
     async def answers(self) -> bool:
         """Whether a ring of this process arrives."""
@@ -168,18 +170,15 @@ class _Listening(Doorbell):
 
     def __init__(self, read_last: ReadLast) -> None:
         super().__init__(read_last)
-        self._task: asyncio.Task[None] | None = None
+        self._attendant = Attendant("perdure-doorbell", self._attend)
 
     def _begin(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._attend(), name="perdure-doorbell")
+        self._attendant.begin()
 
     async def close(self) -> None:
         """Stop listening."""
-        task, self._task = self._task, None
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task])
+        if await self._attendant.end():
+            self._hang_up()  # a loop that has stopped does not
 
     async def _attend(self) -> None:
         left = time.monotonic()
@@ -263,7 +262,7 @@ class PostgresqlDoorbell(_Listening):
         self._ringer = _Ringer(address)
         self._engine = connect(Address(listen_url, "PERDURE_LISTEN_URL") if listen_url else address)
         self._connection: Connection | None = None
-        self._reading: int | None = None
+        self._reading: tuple[asyncio.AbstractEventLoop, int] | None = None
         self._is_deaf = False
         self._tried = self._pinged = -math.inf
 
@@ -315,14 +314,17 @@ class PostgresqlDoorbell(_Listening):
         self._begin_reading()
 
     def _begin_reading(self) -> None:
-        self._reading = self._driver.fileno()
-        asyncio.get_running_loop().add_reader(self._reading, self._read)
+        loop, number = asyncio.get_running_loop(), self._driver.fileno()
+        loop.add_reader(number, self._read)
+        self._reading = loop, number
 
     def _end_reading(self) -> None:
         """Stop reading the socket by its number, even if it is closed: the next socket may get the same number."""
-        if self._reading is not None:
-            asyncio.get_running_loop().remove_reader(self._reading)
-            self._reading = None
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            loop, number = reading
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.remove_reader(number)
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> None:
         def hand_over(heard: "Notify") -> None:

@@ -28,6 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from perdure.contracts.deltas import START, Delta, Place
 from perdure.contracts.values import replace
 from perdure.store import schema
+from perdure.store.attendant import Attendant
 from perdure.store.database import Address, connect, create_file
 from perdure.store.doorbell import DELTAS_CHANNEL, Doorbell
 from perdure.store.errors import StoreError
@@ -214,7 +215,7 @@ class _Attended(Live):
         self._sealer = sealer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="perdure-live")
         self._is_used = False
-        self._task: asyncio.Task[None] | None = None
+        self._attendant = Attendant("perdure-live", self._attend)
         self._swept = -math.inf
 
     async def publish(self, deltas: Sequence[Delta]) -> None:
@@ -236,13 +237,11 @@ class _Attended(Live):
 
     async def close(self) -> None:
         """Stop looking for news, and close the connections."""
-        task, self._task = self._task, None
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task])
+        await self._attendant.end()
         if self._is_used:
             await self._run(self._disconnect)
             await asyncio.to_thread(self._thread.shutdown)
+            self._is_used = False
 
     async def _seal(self, delta: Delta) -> Delta:
         text = await self._sealer.seal_text(Content(delta.session, delta.text), _PLACE)
@@ -258,8 +257,7 @@ class _Attended(Live):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _begin(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._attend(), name="perdure-live")
+        self._attendant.begin()
 
     async def _attend(self) -> None:
         while self._feeds:
@@ -407,6 +405,12 @@ class PostgresqlLive(_Attended):
             delta = replace(delta, n=-1) if text is None else replace(delta, text=text)
         if delta.n < 0 or not feed.add(delta):
             self._incomplete.set()
+
+    async def _attend(self) -> None:
+        before, self._incomplete = self._incomplete, asyncio.Event()  # an event belongs to the loop that waits for it
+        if before.is_set():
+            self._incomplete.set()
+        await super()._attend()
 
     async def _wait_for_news(self) -> None:
         with contextlib.suppress(TimeoutError):
