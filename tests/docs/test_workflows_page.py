@@ -106,7 +106,7 @@ async def test_the_typescript_of_the_page_runs_is_killed_is_cancelled_and_replay
 
     def answers(request: ChatRequest) -> Reply:
         last = request.messages[-1]
-        if last["role"] == "user" and "holding" in last["content"]:
+        if last["role"] == "user" and "holding" in str(last["content"]):
             return call(("held", {}))
         late = faults.hang() if "never" in str(last) else faults.status(503)
         return write(request).after(late)
