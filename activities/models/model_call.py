@@ -356,7 +356,7 @@ async def _ask(
 
 
 def _patience_of(definition: AgentDefinition) -> Patience:
-    """How long a provider may be silent, as its agent's settings say."""
+    """The longest silences of a call, as the settings of its agent say."""
     behind = definition.stream_idle_timeout
     return Patience(definition.idle_timeout.total_seconds(), None if behind is None else behind.total_seconds())
 

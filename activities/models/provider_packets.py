@@ -66,7 +66,7 @@ class Patience:
 
 
 def describe_silence(seconds: float, setting: str) -> str:
-    """What has happened to a call whose provider was silent for too long."""
+    """The words for a call whose provider was silent for too long."""
     return f"the provider was silent for {seconds:g} s, which is the agent's {setting}"
 
 

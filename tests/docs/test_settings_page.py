@@ -8,7 +8,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from perdure.activities.models.attempt import MAX_CALLS
-from perdure.contracts.agents import DEFAULT_GENERATION_TIMEOUT, DEFAULT_MAX_STEPS
+from perdure.contracts.agents import DEFAULT_GENERATION_TIMEOUT, DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_STEPS
 from perdure.contracts.budgets import Dimensions
 from perdure.contracts.tools import DEFAULT_TOOL_TIMEOUT
 from perdure.contracts.turns import (
@@ -28,6 +28,7 @@ PAGE = (DOCS / "settings.md").read_text(encoding="utf-8")
 LIMITS_OF_THE_CODE = {
     "model calls of a turn": f"{DEFAULT_MAX_STEPS:,}",
     "time of a model call": f"{DEFAULT_GENERATION_TIMEOUT.total_seconds():g} s",
+    "silence in a model call": f"{DEFAULT_IDLE_TIMEOUT.total_seconds():g} s",
     "time of a tool call": f"{DEFAULT_TOOL_TIMEOUT.total_seconds():g} s",
     "cost, model calls, tool calls, seconds of a turn": "none",
     "tool calls of one answer": f"{MAX_CALLS}",
