@@ -77,6 +77,8 @@ class ProblemCode(StrEnum):
     """The Temporal server refused what the gateway asked."""
     KEY_MISSING = "runtime.key_missing"
     """Content is encrypted with a key that the gateway does not have."""
+    GATEWAY_STOPS = "runtime.gateway_stops"
+    """The gateway stops before what the request waits for has ended; the job goes on."""
     INTERNAL = "runtime.internal"
     """A bug of the gateway; its log has the traceback."""
 

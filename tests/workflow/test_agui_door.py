@@ -103,6 +103,7 @@ async def test_interrupts_are_resumed(house: House) -> None:
         ]
         for wrong, why in (
             (asked("r2", user("go"), resume=resume[:1]), "no output found"),
+            (asked("r2", user("go"), user("and more", "m2"), resume=resume), "stands beside resume"),
             (asked("r2", user("go"), user("more", "m2")), "the run waits for it"),
             (asked("r2", user("go"), resume=[{**resume[0], "interruptId": "call_x"}]), "asked for no 'call_x'"),
             (asked("r2", user("go"), resume=[{**resume[0], "payload": {"answer": "x"}}, resume[1]]), "needs an entry"),
@@ -111,7 +112,15 @@ async def test_interrupts_are_resumed(house: House) -> None:
             assert (refused.status_code, refused.json()["code"]) == (422, "request.invalid"), refused.text
             assert why in refused.json()["message"]
         calls = (approval["id"], question["id"])
-        second = await run(door, asked("r2", user("go"), resume=resume), calls)
+        called = {"id": approval["id"], "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+        shown = {"id": "a1", "role": "assistant", "toolCalls": [called]}
+        hooked = {
+            "id": "x1",
+            "role": "tool",
+            "toolCallId": approval["id"],
+            "content": "forged",
+        }  # as CopilotKit sends it
+        second = await run(door, asked("r2", user("go"), shown, hooked, resume=resume), calls)
         results = [event["content"] for event in second if event["type"] == "TOOL_CALL_RESULT"]
         assert (sorted(results), text_of(second)) == (["blue", "paid 7"], "done")
         again = await run(door, asked("r2", user("go"), resume=resume), calls)

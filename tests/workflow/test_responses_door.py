@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from perdure import Agent, ask_user, tool
+from perdure.gateway.doors.responses.places import ResponseId
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Reply
 from tests.gateway import Door, gateway, token_lines
@@ -246,6 +247,36 @@ async def test_the_same_key_starts_one_job(house: House) -> None:
         assert (first.id, first.output_text) == (again.id, "one")
         with pytest.raises(openai.ConflictError, match="another body"):
             await client.responses.create(model="tester", input="else", **keyed)
+
+
+@pytest.mark.parametrize("key", [None, "k1"])
+async def test_a_gateway_that_stops_answers_no_create_with_a_response_that_has_not_ended(
+    house: House, key: str | None
+) -> None:
+    """S-83: frameworks take any response for the whole answer; and a second try must not begin a second job."""
+    headers: Any = {} if key is None else {"extra_headers": {"Idempotency-Key": key}}
+    async with (
+        ScriptedProvider(Script(replies=(say("late").after(faults.hang()),))) as provider,
+        house.worker(AGENT),
+        gateway(house, doors=("responses",)) as door,
+        AsyncOpenAI(
+            base_url=f"{door.url}/openai/v1", api_key="anything", max_retries=2 if key is None else 0
+        ) as client,
+    ):
+        house.use(provider)
+        made: Any = client.responses.create(model="tester", input="go", conversation="desk-7", **headers)
+        creating = asyncio.ensure_future(made)
+        await provider.wait_for_requests(1)
+        door.server.stop()
+        with pytest.raises(openai.InternalServerError, match="goes on without it") as refused:
+            await creating
+        assert (refused.value.status_code, refused.value.code) == (503, "runtime.gateway_stops")
+        told = refused.value.response.headers
+        assert (told["retry-after"], told.get("x-should-retry")) == ("1", None if key else "false")
+        assert len(await house.store.turns("desk-7")) == 1
+        assert str(ResponseId("desk-7", 1)) in refused.value.message
+        await house.client.cancel("desk-7")
+        await provider.wait_for_disconnect()
 
 
 async def test_the_same_key_finds_its_response_whatever_the_session_does_by_then(house: House) -> None:

@@ -75,6 +75,14 @@ def test_an_entry_of_resume_is_a_reply(entry: dict[str, Any], said: Said) -> Non
     assert read(resume=[{"interruptId": "c", "status": "resolved", **entry}]).resumed == [said]
 
 
+def test_a_tool_message_beside_the_entry_of_its_call_is_passed_over() -> None:
+    """S-83: CopilotKit's hook sends both; the entry decides, and the message never becomes a result."""
+    message = {"id": "5", "role": "tool", "toolCallId": "c1", "content": "approved"}
+    entry = {"interruptId": "c1", "status": "resolved", "payload": {"approved": False}}
+    asked = read(messages=[USER, message, {**message, "toolCallId": "c2"}], resume=[entry])
+    assert (asked.resumed, asked.results) == ([Said(call_id="c1")], [Said(call_id="c2", output="approved")])
+
+
 def test_fields_of_later_versions_are_left_out() -> None:
     assert read(later={"x": 1}, forwardedProps={"steer": True}, state={"a": 1}).steers
 

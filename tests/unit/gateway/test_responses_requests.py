@@ -46,6 +46,58 @@ def test_instructions_stand_before_the_prompt_and_messages_before_it_are_the_his
     )
 
 
+def test_calls_that_perdure_has_run_are_history_with_what_came_of_them() -> None:
+    """S-83: an agent must know what was done, or does it again."""
+    asked_for = {"type": "mcp_approval_request", "id": "mcpr_c2", "name": "pay", "arguments": "{}"}
+    failed = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "tool.failed: broke"}]}
+    asked = read(
+        input=[
+            {"role": "user", "content": "one"},
+            {"type": "mcp_list_tools", "id": "l", "server_label": "perdure", "tools": []},
+            {"type": "mcp_call", "id": "mcp_1", "name": "look", "arguments": '{"a": 1}', "output": "7"},
+            asked_for,
+            {
+                "type": "mcp_call",
+                "id": "mcp_2",
+                "name": "pay",
+                "arguments": "{}",
+                "error": failed,
+                "approval_request_id": "mcpr_c2",
+            },
+            {"role": "user", "content": "two"},
+        ]
+    )
+    calls = [
+        {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
+        for name, tool, arguments in (("mcp_1", "look", '{"a": 1}'), ("mcp_2", "pay", "{}"))
+    ]
+    assert (asked.prompt, asked.history) == (
+        "two",
+        (
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "", "tool_calls": [calls[0]]},
+            {"role": "tool", "tool_call_id": "mcp_1", "content": "7"},
+            {"role": "assistant", "content": "", "tool_calls": [calls[1]]},
+            {"role": "tool", "tool_call_id": "mcp_2", "content": "tool.failed: broke"},
+        ),
+    )
+
+
+REFERENCE = {"type": "item_reference", "id": "msg_1"}
+
+
+@pytest.mark.parametrize(
+    "item", [REFERENCE, {"type": "mcp_approval_request", "id": "mcpr_1", "name": "pay", "arguments": "{}"}]
+)
+def test_an_item_that_only_a_session_resolves_is_refused_without_one(item: dict[str, Any]) -> None:
+    """S-83: the sentence names what to send; the messages of the user beside it would all be one prompt."""
+    one, two = {"role": "user", "content": "one"}, {"role": "user", "content": "two"}
+    with pytest.raises(RequestRefusedError, match=r"^input\[1\]: .*previous_response_id"):
+        read(input=[one, item, two])
+    for session in ({"previous_response_id": "resp_x"}, {"conversation": "c"}):
+        assert read(input=[item, two], **session).prompt == "two"
+
+
 def test_images_and_files_are_parts_of_the_prompt() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
     file = {"type": "input_file", "file_data": "data:text/plain;base64,AA==", "filename": "a.txt"}

@@ -145,7 +145,7 @@ class RunCarrier(Speaker):
         """Say to the segment that asked, of one of the last turns, what it waits for."""
         if not asked.resumed and not asked.results:
             asked.prompt(is_new=False)  # says what is missing
-        last = _last_turn(view)
+        last, heard = _last_turn(view), list[str]()
         given = [*asked.resumed, *asked.results]
         for turn in range(last, max(0, last - BACK), -1):
             place = ResponseId(thread, turn)
@@ -155,7 +155,9 @@ class RunCarrier(Speaker):
                 raise ProblemError(422, ReasonCode.REQUEST_UNKNOWN_AGENT, msg)
             fold = await read_turn(self._gateway, place, found)
             segment = _segment_of(fold, given)
+            heard += fold.heard
             if segment is not None:
+                _check_words(asked, heard)
                 mine = requests_of(fold, segment)
                 said = [one for one in given if one.call_id in mine or not _is_history(fold, one, asked)]
                 return await self.say(ResponseId(thread, turn, segment), fold, said, WORDS)
@@ -172,6 +174,17 @@ def _segment_of(fold: TurnFold, given: Sequence[Said]) -> int | None:
     names = {one.call_id for one in given}
     numbers = [segment.number for segment in fold.segments if not names.isdisjoint(requests_of(fold, segment.number))]
     return numbers[-1] if numbers else None
+
+
+def _check_words(asked: Asked, heard: Sequence[str]) -> None:
+    """Check that the last message of the user is none beside the replies, but one that the thread has read.
+
+    Raises:
+        RequestRefusedError: It is new.
+    """
+    if asked.words and not any(text.endswith(asked.words) for text in heard):
+        msg = "messages: a new message of the user stands beside resume; send it when the run of the reply has ended"
+        raise RequestRefusedError(msg)
 
 
 def _is_history(fold: TurnFold, one: Said, asked: Asked) -> bool:

@@ -56,7 +56,8 @@ class Asked:
         before: Texts that stand before it: the entries of the context.
         system: Texts of the system, which a new thread's first prompt begins with.
         history: Messages before it, in OpenAI's chat format, for a new thread.
-        results: Results of tools behind the user's last message.
+        results: Results of tools behind the user's last message. A message beside the reply to an interrupt of its call
+            is none: CopilotKit sends one, and the reply decides.
         resumed: Replies to interrupts.
         steers: Whether a running turn shall read the message.
     """
@@ -69,6 +70,11 @@ class Asked:
     results: Sequence[Said]
     resumed: Sequence[Said]
     steers: bool
+
+    @property
+    def words(self) -> str:
+        """The text of the last message, if it is the user's."""
+        return "\n\n".join(str(part["text"]) for part in self.message if part["type"] == "text")
 
     def prompt(self, *, is_new: bool) -> Content:
         """The prompt, with what stands before it.
@@ -99,6 +105,7 @@ def read_run(body: RunBody) -> Asked:
     for number, message in enumerate(body.messages):
         reader.read(f"messages[{number}]", message, is_last=number == last)
     behind = body.messages[users[-1] + 1 if users else 0 :]
+    resumed = [_read_resume(f"resume[{number}]", entry) for number, entry in enumerate(body.resume or [])]
     results = [_read_result(message) for message in behind if message.get("role") == "tool"]
     forwarded = body.forwarded if isinstance(body.forwarded, dict) else {}
     return Asked(
@@ -107,8 +114,8 @@ def read_run(body: RunBody) -> Asked:
         system=reader.system,
         history=reader.history,
         tools=_read_tools(body.tools or []),
-        results=results,
-        resumed=[_read_resume(f"resume[{number}]", entry) for number, entry in enumerate(body.resume or [])],
+        results=[one for one in results if one.call_id not in {entry.call_id for entry in resumed}],
+        resumed=resumed,
         steers=forwarded.get("steer") is True,
     )
 

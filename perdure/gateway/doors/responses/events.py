@@ -120,6 +120,7 @@ class TurnFold:
         prompt: The first event of the turn.
         needs: Needs of all requests so far, by the ids of their calls.
         results: Results of calls that the client runs, by their ids.
+        heard: The prompt of the turn, and the messages that it has read since.
         has_ended: Whether the turn has ended.
     """
 
@@ -131,6 +132,7 @@ class TurnFold:
         self.segments: list[Segment] = []
         self.prompt: log.AgentStart | None = None
         self.results: dict[str, str] = {}
+        self.heard: list[str] = []
         self.has_ended = False
         self._is_asking = False
         self._seq = 0
@@ -252,6 +254,7 @@ class TurnFold:
         event = envelope.event
         if isinstance(event, log.AgentStart):
             self.prompt = event
+            self.heard.append(event.prompt)
             texts = {name: value for name, value in event.context.items() if isinstance(value, str)}
             self._shape = Shape(model=event.agent, metadata=texts, tools=self._shape.tools)
         self.segments.append(Segment(number=len(self.segments) + 1, created_at=envelope.at))
@@ -291,6 +294,8 @@ class TurnFold:
                 self._close_call(event.call_id, event.tool, event.result, event.error)
             case log.ToolError():
                 self._close_call(event.call_id, event.tool, None, event.error)
+            case log.UserMessageReceived():
+                self.heard.append(event.content)
             case log.UserInputRequired():
                 self._ask(event, envelope.at)
             case log.UserInputReceived():

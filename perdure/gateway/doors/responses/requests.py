@@ -238,6 +238,7 @@ class _Input:
 
     Attributes:
         goes_on: Whether the request goes on with a session, which has the messages so far.
+        ran: Ids of the approval requests whose calls stand in the input with what came of them.
     """
 
     goes_on: bool
@@ -245,6 +246,7 @@ class _Input:
     system: list[str] = field(default_factory=list[str])
     history: list[Object] = field(default_factory=list[Object])
     prompt: list[Object] = field(default_factory=list[Object])
+    ran: set[str] = field(default_factory=set[str])
 
     def read(self, given: str | Sequence[Object] | None) -> None:
         """Read all items.
@@ -253,9 +255,10 @@ class _Input:
             RequestRefusedError: One cannot be used.
         """
         items: Sequence[Object] = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
+        self.ran = {str(item.get("approval_request_id")) for item in items if item.get("type") == "mcp_call"}
         for number, item in enumerate(items):
             self._read_item(f"input[{number}]", item)
-        if not self.goes_on and self.history and self.history[-1].get("role") == "tool" and not self.prompt:
+        if not self.goes_on and items and items[-1].get("type") == "function_call_output":
             _refuse("input", "ends with an output; name the response that asked for it as previous_response_id")
         if not self.prompt and not self.said and not self.goes_on:
             _refuse("input", "has no message of the user behind all others; say what is to be done")
@@ -277,7 +280,12 @@ class _Input:
         elif kind == "mcp_approval_response":
             self._read_approval(at, item)
         elif kind == "function_call" and not self.goes_on:
-            self._read_call(at, item)
+            self._read_call(at, item, "call_id")
+        elif kind == "mcp_call" and not self.goes_on:
+            self._read_call(at, item, "id")
+            self.history.append({"role": "tool", "tool_call_id": item["id"], "content": _outcome_of(at, item)})
+        elif str(kind) in _UNRESOLVED and not self.goes_on and str(item.get("id")) not in self.ran:
+            _refuse(at, _UNRESOLVED[str(kind)])
         elif str(kind) not in _KNOWN:
             _refuse(at, f"an item of type {str(kind)[:50]!r} cannot be used here; leave it out")
 
@@ -319,11 +327,14 @@ class _Input:
         said = str(reason or "")
         self.said.append(Said(call_id=request.removeprefix(APPROVAL), approve=bool(approve), reason=said))
 
-    def _read_call(self, at: str, item: Object) -> None:
-        """A call that the caller resends, with the messages of a conversation that it keeps itself."""
+    def _read_call(self, at: str, item: Object, name: str) -> None:
+        """A call that the caller resends, with the messages of a conversation that it keeps itself.
+
+        The field ``name`` has its id.
+        """
         self._settle_prompt(at)
         function: Object = {"name": _name_of(at, item, "name"), "arguments": item.get("arguments") or "{}"}
-        call: Object = {"id": _name_of(at, item, "call_id"), "type": "function", "function": function}
+        call: Object = {"id": _name_of(at, item, name), "type": "function", "function": function}
         if not self.history or self.history[-1]["role"] != "assistant":
             self.history.append({"role": "assistant", "content": ""})
         calls = self.history[-1].setdefault("tool_calls", [])
@@ -334,7 +345,27 @@ class _Input:
 _KNOWN = frozenset(
     {"function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools", "reasoning", "item_reference"}
 )
-"""Types of items that clients resend of what they were sent, and that the session has."""
+"""Types of items that clients resend of what they were sent, and that the session has.
+
+A new session goes without the agent's own list of tools and its model's reasoning: nobody is told less by that.
+"""
+
+_UNRESOLVED: Mapping[str, str] = {
+    "item_reference": "refers to an item that the request does not hold; name the response before this one as "
+    "previous_response_id, or a conversation (in Vercel's AI SDK providerOptions.openai.previousResponseId or "
+    ".conversation), or send the items whole",
+    "mcp_approval_request": "is a request without its decision; name the response that asked as previous_response_id",
+}
+"""Items that only a session can resolve, and why a request without one is refused."""
+
+
+def _outcome_of(at: str, item: Object) -> str:
+    """The output of a call that perdure has run, or its error."""
+    output, error = item.get("output"), item.get("error")
+    if error is None:
+        return output if isinstance(output, str) else "" if output is None else json.dumps(output)
+    content = error.get("content") if isinstance(error, dict) else error
+    return _text_of(f"{at}.error", content) if isinstance(content, str | list) else json.dumps(error)
 
 
 def _name_of(at: str, item: Object, name: str) -> str:

@@ -76,7 +76,26 @@ async def create_response(
         return await _stream(gateway, reader, place)
     if not body.background:
         await _wait(gateway, reader, request, place)
-    return JSONResponse(await describe(gateway, place))
+    response = await describe(gateway, place)
+    if not body.background and response["status"] in _UNENDED:
+        raise _unended(place, has_key=idempotency_key is not None)
+    return JSONResponse(response)
+
+
+_UNENDED = frozenset({"queued", "in_progress"})
+
+
+def _unended(place: ResponseId, *, has_key: bool) -> ProblemError:
+    """The error of a gateway that stops before the response ends: clients take any response for the whole answer.
+
+    They try again by themselves, and a second try begins a second job, unless both have the same Idempotency-Key.
+    """
+    again = (
+        "send the request with its Idempotency-Key again" if has_key else f"read it at GET {PREFIX}/responses/{place}"
+    )
+    msg = f"the gateway stops, and the response {place} goes on without it; {again}"
+    headers = {"Retry-After": "1", **({} if has_key else {"x-should-retry": "false"})}
+    return ProblemError(503, ProblemCode.GATEWAY_STOPS, msg, headers)
 
 
 @router.get("/responses/{response}", operation_id="get_response")
