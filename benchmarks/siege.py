@@ -1,12 +1,18 @@
-"""A gateway under bodies that cost more than they weigh, and under connections that do nothing.
+"""A gateway under bodies that cost more than they weigh, and under connections that nobody would want.
 
-Two phases, each beside followers of another tenant to whose sessions events are committed all the while:
+* ``heavy``: every route with a body gets the worst JSON of 1, 10 and 32 MB, without a token and with one;
+* ``crowded``: 3,000 idle and 500 slow connections stand beside 50 starts a second;
+* ``unread``: 1,500 connections ask for a dozen documents each, and read none;
+* ``places``: two addresses do so at a gateway of 40 places;
+* ``crumbs``: bodies in chunks of one byte and more, on up to 100 connections;
+* ``begins``: 500 followers begin in the same moment.
 
-* every route with a body gets the worst JSON of 1, 10 and 32 MB, without a token and with one;
-* 3,000 idle and 500 slow connections stand beside 50 starts a second.
+The first two stand beside followers of another tenant to whose sessions events are committed all the while. A process
+of its own asks for ``/healthz``, and with a good token, all the time.
 
-Prints how long ``/healthz`` took at most, what each start took, the gateway's memory, and the followers with a gap.
-Ends with 1 if an event is missing, a start failed or ``/healthz`` took more than half a second.
+Prints how long these took at most and how many failed, the gateway's memory and that of the system's sockets. Ends with
+1 if ``/healthz`` took more than half a second, one of these questions failed, memory passed the chart's limit, an event
+is missing, or a start failed.
 """
 
 import argparse
@@ -15,37 +21,24 @@ import contextlib
 import json
 import os
 import resource
-import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Any
 
 import httpx
 
-from benchmarks.followers import WRITER, Seen, follow, gateway, write
-from perdure.cli.server import EmbeddedServer, ServerOptions
-from perdure.client import Client
-from perdure.contracts.turns import Continuation, OpenTurn
-from perdure.gateway.callers import Scope
-from perdure.gateway.tokens import make_token
-from perdure.local_ports import find_free_port
-from perdure.settings import Settings
-from perdure.store import Store
+from benchmarks.fort import Fort, built, watch
+from benchmarks.strangers import FEW_PLACES, begins, crumbs, places, unread
 from tests.postgresql import start_postgresql, url_of
 
 SIZES, AT_ONCE = (1, 10, 32), 4
-IDLE, SLOW, FOLLOWERS, STARTS, SECONDS = 3_000, 500, 100, 50, 20.0
-SESSIONS, RATE = 5, 5.0
-LONGEST_HEALTH = 0.5
+IDLE, SLOW, STARTS, SECONDS = 3_000, 500, 50, 20.0
+LONGEST_HEALTH, CHART_MB = 0.5, 512
 
 
 def bodies(size: int) -> Iterator[bytes]:
@@ -79,92 +72,6 @@ def taken_bodies() -> Iterator[bytes]:
     message = b'{"messageId":"m","role":"ROLE_USER","parts":[%s]}' % (b'{"text":"a"},' * 30_000 + b'{"text":"a"}')
     yield b'{"message":%s}' % message
     yield b'{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":%s}}' % message
-
-
-def watch_health(base: str) -> None:
-    """Ask for ``/healthz`` again and again, on a connection each, until SIGTERM; print how long each took, in seconds.
-
-    It runs in a process of its own: the one that attacks is busier than the gateway.
-    """
-    taken: list[float] = []
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    while not stopped.wait(0.02):
-        began = time.monotonic()
-        httpx.get(f"{base}/healthz", timeout=30).raise_for_status()
-        taken.append(time.monotonic() - began)
-    sys.stdout.write(json.dumps(taken))
-
-
-@asynccontextmanager
-async def health_watched(base: str) -> AsyncIterator[list[float]]:
-    """Seconds that ``/healthz`` took, which are there once the block has ended."""
-    taken: list[float] = []
-    command = (sys.executable, "-m", "benchmarks.siege", "--watch", base)
-    watcher = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        yield taken
-    finally:
-        watcher.terminate()
-        said, _ = await watcher.communicate()
-        taken += json.loads(said)
-
-
-@dataclass
-class Fort:
-    """A gateway with two tenants."""
-
-    port: int
-    pid: int
-    store: Store
-    tokens: dict[str, str]
-    sessions: list[str]
-
-    @property
-    def base(self) -> str:
-        """The gateway's address."""
-        return f"http://127.0.0.1:{self.port}"
-
-    def peak_mb(self) -> float:
-        """Largest resident memory of the gateway so far."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
-
-    @asynccontextmanager
-    async def followed(self, figures: dict[str, Any]) -> AsyncIterator[None]:
-        """Followers of the first tenant and writers to its sessions, for as long as the block; then their figures."""
-        places = await self.store.last_seqs(self.sessions)
-        seen = [Seen(self.sessions[number % len(self.sessions)]) for number in range(FOLLOWERS)]
-        token = self.tokens["calm"]
-        tasks = [
-            asyncio.create_task(follow(self.port, each.session, places[each.session] - 1, each, token)) for each in seen
-        ]
-        first = max(places.values()) * 1_000_000
-        writing = [asyncio.create_task(write(self.store, session, RATE, 1e9, first)) for session in self.sessions]
-        try:
-            async with health_watched(self.base) as taken:
-                yield
-        finally:
-            for writer in writing:
-                writer.cancel()
-            await asyncio.gather(*writing, return_exceptions=True)
-            last = await self.store.last_seqs(self.sessions)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(30):
-                    while not all(each.numbers and each.numbers[-1] == last[each.session] for each in seen):
-                        await asyncio.sleep(0.05)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        delays = [delay for each in seen for delay in each.delays]
-        figures |= {
-            "healthz_ms": {"p50": round(median(taken) * 1000), "longest": round(max(taken) * 1000)},
-            "event_delay_ms": {"p50": round(median(delays)), "p99": round(quantiles(delays, n=100)[98])},
-            "peak_mb": round(self.peak_mb()),
-            "followers_with_gaps": sum(
-                each.numbers != list(range(places[each.session], last[each.session] + 1)) for each in seen
-            ),
-        }
 
 
 async def heavy(fort: Fort) -> dict[str, Any]:
@@ -268,48 +175,48 @@ async def crowded(fort: Fort) -> dict[str, Any]:
     }
 
 
+PHASES: dict[str, Callable[[Fort], Awaitable[dict[str, Any]]]] = {
+    "heavy": heavy,
+    "crowded": crowded,
+    "unread": unread,
+    "places": places,
+    "crumbs": crumbs,
+    "begins": begins,
+}
+
+
 async def measured(phases: list[str], url: str, folder: Path) -> dict[str, Any]:
     """The figures of each phase, on a gateway of its own."""
-    server = EmbeddedServer(ServerOptions(port=find_free_port(), log=folder / "server.log"))
     figures: dict[str, Any] = {}
-    async with server, await Store.open(url, upgrade=True) as store:
-        sessions = [f"followed-{number}" for number in range(SESSIONS)]
-        async with await Client.connect(Settings(store_url=url), address=server.address) as client:
-            for session in sessions:  # no worker takes them, so they stay open
-                await client.start("writer", "go", session=session, tenant="calm")
-                request, now = Continuation(prompt="go", tenant="calm"), datetime.now(UTC)
-                opening = OpenTurn(session=session, request=request, request_id="r", run_started_at=now)
-                await store.open_turn(opening, WRITER)
-        made = {
-            tenant: make_token(tenant, tenant, (Scope.READ, Scope.RUN, Scope.APPROVE)) for tenant in ("calm", "wild")
-        }
-        (folder / "tokens").write_text("\n".join(line for _, line in made.values()))
-        tokens = {tenant: token for tenant, (token, _) in made.items()}
-        environment = {
-            "TEMPORAL_ADDRESS": server.address,
-            "PERDURE_STORE_URL": url,
-            "PERDURE_GATEWAY_TOKENS_FILE": str(folder / "tokens"),
-            "PERDURE_DOORS": "responses,agui,a2a",
-            "PERDURE_GATEWAY_MAX_STREAMS": "0",
-            "PERDURE_GATEWAY_MAX_REQUESTS": "0",
-            "PERDURE_GATEWAY_MAX_RUNNING": "0",
-        }
+    async with built(url, folder) as site:
         for phase in phases:
-            port = find_free_port()
-            async with gateway(environment, port) as pid:
-                fort = Fort(port, pid, store, tokens, sessions)
-                figures[phase] = await {"heavy": heavy, "crowded": crowded}[phase](fort)
+            more = {"PERDURE_GATEWAY_MAX_CONNECTIONS": str(FEW_PLACES)} if phase == "places" else {}
+            async with site.fort(**more) as fort:
+                figures[phase] = await PHASES[phase](fort)
     return figures
+
+
+def is_good(phase: dict[str, Any]) -> bool:
+    """Whether a phase shows what it has to."""
+    return (
+        phase["healthz_ms"]["longest"] <= LONGEST_HEALTH * 1000
+        and not phase["failed"]
+        and phase["peak_mb"] + phase.get("kernel_mb", 0) <= CHART_MB
+        and not phase.get("followers_with_gaps")
+        and not phase.get("starts_failed")
+        and set(phase.get("starts", {"202": 0})) == {"202"}
+    )
 
 
 def main() -> int:
     """Measure, and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("phases", nargs="*", help="heavy, crowded; both if none is named")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("phases", nargs="*", choices=[[], *PHASES], help="all if none is named")
     parser.add_argument("--watch", metavar="ADDRESS", help="only watch the gateway there, until SIGTERM")
+    parser.add_argument("--token", default="", help="a good token, to watch with")
     given = parser.parse_args()
     if given.watch:
-        watch_health(given.watch)
+        watch(given.watch, given.token)
         return 0
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
@@ -317,18 +224,11 @@ def main() -> int:
     server = start_postgresql()
     try:
         with tempfile.TemporaryDirectory(prefix="perdure-siege-") as folder:
-            figures = asyncio.run(measured(given.phases or ["heavy", "crowded"], url_of(server), Path(folder)))
+            figures = asyncio.run(measured(given.phases or [*PHASES], url_of(server), Path(folder)))
     finally:
         server.cleanup()
     sys.stdout.write(f"{json.dumps(figures, indent=2)}\n")
-    good = all(
-        not phase["followers_with_gaps"]
-        and not phase.get("starts_failed")
-        and set(phase.get("starts", {"202": 0})) == {"202"}
-        and phase["healthz_ms"]["longest"] <= LONGEST_HEALTH * 1000
-        for phase in figures.values()
-    )
-    return 0 if good else 1
+    return 0 if all(map(is_good, figures.values())) else 1
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
     # Loaded here: no other verb needs them, and a client's installation has none of them.
     from perdure.gateway.app import create_app  # noqa: PLC0415
     from perdure.gateway.audit import configure_logging  # noqa: PLC0415
-    from perdure.gateway.connections import Room, count_room, raise_file_limit  # noqa: PLC0415
+    from perdure.gateway.connections import count_room, raise_file_limit  # noqa: PLC0415
+    from perdure.gateway.room import Room  # noqa: PLC0415
     from perdure.gateway.serve import GatewayServer, bind  # noqa: PLC0415
     from perdure.gateway.tokens import load_tokens  # noqa: PLC0415
 
@@ -95,7 +96,7 @@ def gateway_command(ctx: click.Context, *, address: str | None) -> None:
 
     async def serve(client: Client) -> None:
         app, grace = create_app(client, tracing), settings.shutdown_grace.total_seconds()
-        app.openapi()  # half a second of work, which would hold up every stream at the first request for it
+        app.describe()  # half a second of work, which would hold up every stream at the first request for it
         settle_heap()
         room = Room(count_room(settings.gateway_max_connections, files))
         server = GatewayServer(app, grace=grace, room=room, proxies=settings.gateway_proxies)

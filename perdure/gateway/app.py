@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import Response
 
 from perdure.client import Client
 from perdure.gateway.access import Gateway
@@ -29,6 +32,8 @@ Every answer that is no success is a problem document (RFC 9457) whose `code` st
 class GatewayApp(FastAPI):
     """FastAPI with our problem documents in its OpenAPI document."""
 
+    _document: bytes | None = None
+
     def openapi(self) -> dict[str, Any]:
         """The document, made once."""
         if self.openapi_schema is None:
@@ -48,13 +53,24 @@ class GatewayApp(FastAPI):
             self.openapi_schema = made
         return self.openapi_schema
 
+    def describe(self) -> bytes:
+        """The document as it is sent, made once."""
+        if self._document is None:
+            self._document = json.dumps(self.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+        return self._document
+
+
+async def _describe(request: Request) -> Response:
+    app: GatewayApp = request.app
+    return Response(app.describe(), media_type="application/json")
+
 
 async def _watch_tokens(gateway: Gateway, metrics: HttpMetrics) -> None:
     if gateway.tokens is not None:
         await watch_tokens(gateway.tokens, gateway.client.settings, metrics.note_tokens)
 
 
-def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
+def create_app(client: Client, tracing: Tracing | None = None) -> GatewayApp:
     """The application for a connected client; its settings say which tokens and limits there are.
 
     With ``tracing`` each request that acts has a span.
@@ -86,6 +102,7 @@ def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
     app = GatewayApp(
         title="perdure",
         version=version("perdure"),
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -103,6 +120,7 @@ def create_app(client: Client, tracing: Tracing | None = None) -> FastAPI:
     others = (CODEC_ROUTER, *(door.router for door in doors))
     for router in others:
         app.include_router(router)
+    app.add_route("/openapi.json", _describe, include_in_schema=False)
     # FastAPI's own list is of routers, which name their routes to nobody.
     app.state.known_routes = [route for router in (*OPEN_ROUTERS, *ROUTERS, *others) for route in router.routes]
     handle_errors(app)

@@ -1,29 +1,29 @@
-"""Connections of a gateway: each must send a head soon, and when there are too many, idle ones give way to new ones.
+"""Connections of a gateway: each is parsed as far as it is asked for, and holds what its caller has shown to be worth.
 
-A caller without a token can open connections and send nothing, or half of a request. So what counts is whether a
-connection works: one with a whole request, or with a part of one and a good token, is never closed for another. Each
-belongs to its address, and to its tenant once a token was found good; one address or tenant has at most half of the
-room.
+uvicorn and h11 bound a request's head. The rest is here: how long a head may take, how much of a body is parsed before
+a route asks for it, what becomes of a request that was answered before its end, and of an answer that nobody reads.
 """
 
 import asyncio
-import ipaddress
+import fcntl
 import logging
-import time
-from collections import Counter
+import socket
+import struct
+import termios
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
 import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from perdure.gateway.room import Room, owner_by_address
 
 try:
     import resource
 except ImportError:  # no limit of files on this system
     resource = None  # type: ignore[assignment]
-
-HEAD_TIME = timedelta(seconds=10)
-"""Longest time from the first byte of a request, or from its connection, to the end of its head."""
 
 RESERVED_FILES = 256
 """Open files that a gateway needs besides its connections."""
@@ -34,7 +34,20 @@ MOST_FILES = 65_536
 CONNECTION = "connection"
 """Key of a request's connection in its state."""
 
-SAID_EVERY = timedelta(minutes=1)
+PATIENCE_WITH_STRANGERS, PATIENCE = timedelta(seconds=10), timedelta(seconds=90)
+"""A connection whose other end takes nothing for so long is closed by the system, also one that was dropped before."""
+
+UNSENT = 16 * 1024
+"""Bytes of an answer that the system takes beyond what its caller has room for."""
+
+PIECES_AT_ONCE = 16
+"""Pieces of a body that are parsed each time that the application asks for it."""
+
+FREE_PIECES, FREE_PIECES_OF_STRANGERS, SMALLEST_PIECE = 4_096, 256, 64
+"""Pieces of any length in which a body may come; all others have so many bytes on average."""
+
+LINGER, MOST_LINGERED = timedelta(seconds=5), 64 * 1024 * 1024
+"""Time for which, and bytes of which, the rest of a request is passed over once its answer was sent."""
 
 logger = logging.getLogger("perdure.gateway")
 
@@ -62,121 +75,104 @@ def count_room(most: int, files: int) -> int:
     return min((limit for limit in (most, left) if limit), default=0)
 
 
-class Room:
-    """Room for connections.
+def prepare(listener: socket.socket) -> None:
+    """Have each connection of a listener hold little of an answer that nobody reads, and for a short time."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+    _be_patient(listener, PATIENCE_WITH_STRANGERS)
 
-    Args:
-        most: Connections at the same time; 0 means no limit.
-        head_time: How long a head may take.
+
+def _be_patient(connection: socket.socket, patience: timedelta) -> None:
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = int(patience.total_seconds() * 1000)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+class LazyConnection(h11.Connection):
+    """h11's connection, which parses what is wanted, and says in an answer that it is the connection's last.
+
+    Attributes:
+        pieces: Pieces of the body of this request that were parsed.
+        is_held: Whether there may be more of the body, which the application has to ask for.
+        is_behind: Whether another request may have come, which waits until the answer before it was taken.
+        is_last: Tells whether another request may not follow although nothing of the kind was said.
+        is_unread: Tells whether answers wait to be taken.
     """
 
-    def __init__(self, most: int, head_time: timedelta = HEAD_TIME) -> None:
-        self.most = most
-        self.head_seconds = head_time.total_seconds()
-        self._open: set[BoundedProtocol] = set()
-        self._idle: dict[BoundedProtocol, None] = {}  # those idle for longest come first
-        self._idle_of: dict[str, dict[BoundedProtocol, None]] = {}
-        self._count: Counter[str] = Counter()
-        self._said_at = float("-inf")
+    def __init__(self, longest: int, *, is_last: Callable[[], bool], is_unread: Callable[[], bool]) -> None:
+        super().__init__(h11.SERVER, longest)
+        self.pieces = 0
+        self.is_held = self.is_behind = False
+        self.is_last = is_last
+        self.is_unread = is_unread
+        self._left = 0
 
     @property
-    def share(self) -> int:
-        """Connections that one address or tenant may have; 0 means no limit."""
-        return max(1, self.most // 2) if self.most else 0
+    def unparsed(self) -> bytes:
+        """Bytes that have come, and were not parsed."""
+        return self.trailing_data[0]
 
-    def admit(self, connection: "BoundedProtocol") -> bool:
-        """Let a connection in; others may be closed for it. False if all of them work, and it has to go itself."""
-        self._open.add(connection)
-        self._count[connection.owner] += 1
-        self.rest(connection)
-        victim = self._find_victim(connection) if self.most else None
-        if victim is not None:
-            self._say(connection.owner)
-            self._close(victim)
-        return victim is not connection
+    @property
+    def has_rest(self) -> bool:
+        """Whether there is more to come, or there, than was parsed."""
+        return self.their_state in {h11.SEND_BODY, h11.ERROR} or bool(self.unparsed)
 
-    def _find_victim(self, new: "BoundedProtocol") -> "BoundedProtocol | None":
-        """Choose what to close for a new connection: an idle one, of its owner if possible, itself, or None."""
-        of_owner = self._idle_of[new.owner]
-        if self._count[new.owner] > self.share:
-            return next(iter(of_owner))
-        if len(self._open) <= self.most:
-            return None
-        return next((idle for idle in (*of_owner, *self._idle) if idle is not new), new)
+    def ask(self) -> None:
+        """Let some more pieces of the body be parsed."""
+        self._left = PIECES_AT_ONCE
 
-    def work(self, connection: "BoundedProtocol") -> None:
-        """A request of the connection is in progress from now on."""
-        self._idle.pop(connection, None)
-        of_owner = self._idle_of.get(connection.owner)
-        if of_owner is not None:
-            of_owner.pop(connection, None)
-            if not of_owner:
-                del self._idle_of[connection.owner]
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """The next event, as h11 gives it; PAUSED if none is wanted now."""
+        self.is_behind = self.their_state is h11.IDLE and self.is_unread()
+        answers = self.our_state not in {h11.IDLE, h11.SEND_RESPONSE}
+        self.is_held = self.their_state is h11.SEND_BODY and (answers or not self._left)
+        if self.is_behind or self.is_held:
+            return h11.PAUSED
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.pieces = 0
+            self.ask()
+        elif isinstance(event, h11.Data):
+            self.pieces += 1
+            self._left -= 1
+        return event
 
-    def rest(self, connection: "BoundedProtocol") -> None:
-        """The connection is idle from now on."""
-        if connection in self._open:
-            self.work(connection)
-            self._idle[connection] = None
-            self._idle_of.setdefault(connection.owner, {})[connection] = None
-
-    def prove(self, connection: "BoundedProtocol", tenant: str) -> bool:
-        """A token of the connection, of this tenant, was found good; it works from now on.
-
-        Returns:
-            False if the tenant has more than its share, and none of its connections is idle. Callers without a
-            tenant have no share.
-        """
-        self.work(connection)
-        owner = f"tenant {tenant}"
-        if connection not in self._open or connection.owner == owner:
-            return True
-        self._count_out(connection.owner)
-        connection.owner = owner
-        self._count[owner] += 1
-        if not tenant or not self.share or self._count[owner] <= self.share:
-            return True
-        idle = next(iter(self._idle_of.get(owner, ())), None)
-        if idle is not None:
-            self._say(owner)
-            self._close(idle)
-        return idle is not None
-
-    def leave(self, connection: "BoundedProtocol") -> None:
-        """The connection is gone, or is about to be."""
-        if connection in self._open:
-            self._open.remove(connection)
-            self.work(connection)
-            self._count_out(connection.owner)
-
-    def _close(self, connection: "BoundedProtocol") -> None:
-        self.leave(connection)
-        connection.close()
-
-    def _count_out(self, owner: str) -> None:
-        self._count[owner] -= 1
-        if not self._count[owner]:
-            del self._count[owner]
-
-    def _say(self, owner: str) -> None:
-        now = time.monotonic()
-        if now - self._said_at >= SAID_EVERY.total_seconds():
-            self._said_at = now
-            logger.warning(
-                "%s connections are open, of %s at most: idle ones are closed for new ones; the last was of %s",
-                *(len(self._open), self.most, owner),
-            )
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """The bytes of an event; an answer in front of the end of its request closes the connection (RFC 9112 §9.6)."""
+        if isinstance(event, h11.Response) and (self.their_state is h11.SEND_BODY or self.is_last()):
+            headers = [*event.headers, (b"connection", b"close")]
+            event = h11.Response(status_code=event.status_code, headers=headers, reason=event.reason)
+        return super().send_with_data_passthrough(event)
 
 
-def owner_by_address(host: str) -> str:
-    """The owner of a connection without a token: its address, of IPv6 the network of 64 bits that one caller has."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return "a socket"
-    if address.version == 4:
-        return f"address {address}"
-    return f"network {ipaddress.ip_network((address, 64), strict=False)}"
+class _Flow(FlowControl):
+    """uvicorn's flow control, which tells when the application asks for more of a request."""
+
+    def __init__(self, transport: asyncio.Transport, on_ask: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._on_ask = on_ask
+
+    def resume_reading(self) -> None:
+        super().resume_reading()
+        self._on_ask()
+
+
+class _Transport:
+    """The transport as uvicorn has it: to close it is the protocol's."""
+
+    def __init__(self, inner: asyncio.Transport, protocol: "BoundedProtocol") -> None:
+        self._inner = inner
+        self._protocol = protocol
+        self.write = inner.write
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
+        return getattr(self._inner, name)
+
+    def close(self) -> None:
+        self._protocol.finish()
+
+    def is_closing(self) -> bool:
+        return self._protocol.is_lingering or self._inner.is_closing()
 
 
 class BoundedProtocol(H11Protocol):
@@ -184,17 +180,34 @@ class BoundedProtocol(H11Protocol):
 
     Attributes:
         owner: Whose share of the room it takes.
+        unsent: Bytes of an answer that are held besides, until those before them were taken.
+        is_lingering: Whether nothing more is answered, and what comes is passed over.
     """
+
+    conn: LazyConnection
 
     def __init__(self, *, room: Room, **parts: Any) -> None:  # noqa: ANN401 - uvicorn's
         super().__init__(**parts)
+        longest = self.config.h11_max_incomplete_event_size or 0
+        self.conn = LazyConnection(longest, is_last=self._is_last, is_unread=lambda: self.flow.write_paused)
         self.owner = ""
+        self.unsent = 0
+        self.is_lingering = False
         self._room = room
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._passed_over = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def is_crumbled(self, size: int) -> bool:
+        """Whether the body of the request, of which there are so many bytes, came in too many small pieces."""
+        free = FREE_PIECES_OF_STRANGERS if self._room.is_stranger(self) else FREE_PIECES
+        return self.conn.pieces > free + size // SMALLEST_PIECE
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a place, and wait for a head."""
-        super().connection_made(transport)
+        self._transport = transport
+        super().connection_made(cast("asyncio.Transport", _Transport(transport, self)))
+        self.flow = _Flow(transport, self._ask)
+        transport.set_write_buffer_limits(high=0)  # so that whatever is unread is known
         self.owner = owner_by_address(self.client[0] if self.client is not None else "")
         if self._room.admit(self):
             self._await_head()
@@ -205,6 +218,15 @@ class BoundedProtocol(H11Protocol):
         self._room.leave(self)
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Take what comes; what comes behind the last answer is passed over."""
+        if not self.is_lingering:
+            super().data_received(data)
+            return
+        self._passed_over += len(data)
+        if self._passed_over > MOST_LINGERED:
+            self._close()
+
     def handle_events(self) -> None:
         """Note when a request begins, and wait for its head to end before that."""
         before = cast("RequestResponseCycle | None", self.cycle)  # uvicorn says that there is always one
@@ -213,33 +235,114 @@ class BoundedProtocol(H11Protocol):
         if self.cycle is not before:
             self.scope.setdefault("state", {})[CONNECTION] = self
             self._stop_waiting()
-        elif at_rest:  # a part of a head, or the rest of a body
+        elif at_rest and not self.is_lingering and not self.conn.is_behind:  # a part of a head
             self._await_head()
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        asks = cycle is not None and not cycle.response_complete
-        if asks and self.conn.their_state is not h11.SEND_BODY:  # anybody can send half of a body
-            self._room.work(self)
+        self._take_place()
 
     def on_response_complete(self) -> None:
         """Rest until the next request."""
         self._room.rest(self)
         super().on_response_complete()
 
-    def prove(self, tenant: str) -> bool:
-        """Note that a token of the connection was found good; False if its tenant has too many connections."""
-        return self._room.prove(self, tenant)
+    def pause_writing(self) -> None:
+        """Note that the caller reads slower than the gateway answers, or not at all."""
+        super().pause_writing()
+        if self._room.is_stranger(self):
+            self._room.rest(self)
+        self._hold()
 
-    def close(self) -> None:
-        """Close the connection, which has no whole request in progress."""
+    def resume_writing(self) -> None:
+        """Note that the caller has read; the next request may be there already."""
+        super().resume_writing()
+        if self.conn.is_behind:
+            self.flow.resume_reading()
+            self.handle_events()
+        self._take_place()
+
+    def prove(self, tenant: str) -> str:
+        """Note that a token of the connection was found good; returns why it has no place, empty if it has one."""
+        was_stranger = self._room.is_stranger(self)
+        why = self._room.prove(self, tenant)
+        if was_stranger and not why and not self._transport.is_closing():
+            _be_patient(self._transport.get_extra_info("socket"), PATIENCE)
+        return why
+
+    def finish(self) -> None:
+        """Close the connection, once the caller could read the answer.
+
+        A connection that is closed with bytes that were not read is reset, and the answer is lost with it (RFC 9112
+        §9.6): so the gateway's side alone is closed, and what comes is passed over for a while.
+        """
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:  # uvicorn has answered what is no HTTP
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.is_lingering or self._transport.is_closing() or not self.conn.has_rest:
+            self._close()
+            return
+        self.is_lingering = True
         self._stop_waiting()
-        if not self.transport.is_closing():
-            self.transport.close()
+        self._unset_keepalive_if_required()
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._timer = self.loop.call_later(LINGER.total_seconds(), self._close)
+        self._room.rest(self)
+        self._hold()
+
+    def drop(self) -> None:
+        """Close the connection at once, and keep nothing of an answer that was not read."""
+        self._stop_waiting()
+        if not self._is_read():
+            connection = self._transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._transport.abort()
+        self._close()
+
+    def _close(self) -> None:
+        self._stop_waiting()
+        if not self._transport.is_closing():
+            self._transport.close()
+
+    def _is_read(self) -> bool:
+        """Whether nothing of an answer is left, here or in the system."""
+        if self._transport.get_write_buffer_size():
+            return False
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        return descriptor < 0 or fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)) == bytes(4)
+
+    def _is_last(self) -> bool:
+        """Whether the answer is the last: of requests that strangers send without waiting, one is answered."""
+        return self._room.is_stranger(self) and bool(self.conn.unparsed)
+
+    def _ask(self) -> None:
+        """The application asks for more of the body: it is parsed in the next turn of the loop, as others wait too."""
+        self.conn.ask()
+        if self.conn.is_held:
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.conn.is_held and not self._transport.is_closing():
+            self.handle_events()
+
+    def _take_place(self) -> None:
+        """Tell the room for whom the gateway works, and what it holds."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        asks = cycle is not None and not cycle.response_complete
+        is_unread = self._room.is_stranger(self) and self.flow.write_paused
+        if asks and not is_unread and self.conn.their_state is not h11.SEND_BODY:  # anybody can send half of a body
+            self._room.work(self)
+        self._hold()
+
+    def _hold(self) -> None:
+        if self._room.is_stranger(self):
+            unparsed = b"" if self.is_lingering else self.conn.unparsed
+            self._room.hold(self, self._transport.get_write_buffer_size() + self.unsent + len(unparsed))
 
     def _await_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._room.head_seconds, self.close)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._room.head_seconds, self._close)
 
     def _stop_waiting(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

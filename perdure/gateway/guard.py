@@ -3,7 +3,9 @@
 Plain ASGI, so that a caller without a token is refused before the body is read, and streams pass untouched.
 """
 
+import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -21,7 +23,7 @@ from perdure.contracts.traces import SpanAttribute, read_traceparent
 from perdure.gateway.access import Gateway
 from perdure.gateway.audit import access_log, audit_request, method_of, path_of
 from perdure.gateway.callers import ANYBODY, Caller
-from perdure.gateway.connections import CONNECTION, BoundedProtocol
+from perdure.gateway.connections import CONNECTION, SMALLEST_PIECE, BoundedProtocol
 from perdure.gateway.metrics import HttpMetrics
 from perdure.gateway.problems import (
     CutAnswerError,
@@ -42,11 +44,22 @@ CODEC = "/codec/"
 GUARDED = ("/v1/", CODEC)
 """Prefixes of the paths that need a token."""
 
+CRUMBS = f"the body comes in too many small pieces; send pieces of {SMALLEST_PIECE} bytes or more"
+
 _PREFLIGHT = {
     "access-control-allow-methods": "POST",
     "access-control-allow-headers": "content-type,x-namespace,authorization",
     "access-control-max-age": "600",
 }
+
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths that are answered at once, whatever else begins."""
+
+PART = 64 * 1024
+"""Bytes of a body that are sent at once."""
+
+KNOWN_AT_ONCE, STRANGE_AT_ONCE = 8, 2
+"""Requests that begin in one turn of the event loop: of one tenant, and of all callers without a good token."""
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -93,6 +106,8 @@ class Guard:
         self._metrics = metrics
         self._max_body = max_body
         self._guarded = (*GUARDED, *doors)
+        self._strangers_turn = asyncio.Semaphore(STRANGE_AT_ONCE)
+        self._turns = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(KNOWN_AT_ONCE))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -113,7 +128,7 @@ class Guard:
                     headers.setdefault("cache-control", "no-store")
                 if self._gateway.tracing is not None and (context := tracing.current_span()):
                     headers.setdefault("traceresponse", context)
-            await send(message)
+            await _send_in_parts(scope, message, send)
 
         with self._trace(scope) as span:
             try:
@@ -135,12 +150,28 @@ class Guard:
         with spans.hold(span) as opened:
             yield opened
 
+    def _find_caller(self, scope: Scope) -> Caller | None:
+        """Who asks: None without a good token, and where none is needed."""
+        if not scope["path"].startswith(self._guarded):
+            return None
+        tokens = self._gateway.tokens
+        return ANYBODY if tokens is None else tokens.find(token_of(Headers(scope=scope))[0])
+
+    async def _take_turn(self, scope: Scope, caller: Caller | None) -> None:
+        """Let few requests begin at once, or a thousand of them would hold up whatever is in progress, and a probe."""
+        if scope["path"] in PROBES:
+            return
+        async with self._strangers_turn if caller is None else self._turns[caller.tenant]:
+            await asyncio.sleep(0)
+
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = self._find_caller(scope)
+        await self._take_turn(scope, caller)
         try:
             if scope["method"] == "OPTIONS" and scope["path"].startswith(CODEC):
                 await self._answer_preflight(scope)(scope, receive, send)
                 return
-            self._check(scope)
+            self._check(scope, caller)
             receive = self._limit_body(scope, receive)
         except ProblemError as error:
             response = problem_response(error.status, error.code, error.detail, error.headers, request=Request(scope))
@@ -171,7 +202,7 @@ class Guard:
                 raise CutAnswerError("the answer was cut off; the line before says by what") from None
             await response(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope, caller: Caller | None) -> None:
         headers = Headers(scope=scope)
         token, unasked = token_of(headers)
         tokens = self._gateway.tokens
@@ -179,16 +210,14 @@ class Guard:
             _check_origin(scope["method"], headers, only_loopback=tokens is None)
         if not scope["path"].startswith(self._guarded):
             return
-        caller: Caller | None = ANYBODY if tokens is None else tokens.find(token)
         if caller is None:
             why = "unknown token" if token else "send one token: 'Authorization: Bearer …'"
             raise unauthenticated(why)
         state = scope.setdefault("state", {})
         state["caller"] = caller
         connection = state.get(CONNECTION)
-        if isinstance(connection, BoundedProtocol) and not connection.prove(caller.tenant):
-            msg = "the tenant has as many connections with open requests as it may; use fewer, or end some first"
-            raise ProblemError(429, ProblemCode.RATE_LIMITED, msg, {"Retry-After": "1"})
+        if isinstance(connection, BoundedProtocol) and (why := connection.prove(caller.tenant)):
+            raise ProblemError(429, ProblemCode.RATE_LIMITED, why, {"Retry-After": "1"})
         self._gateway.limits.take_request(caller.tenant)
 
     def _cors_headers(self, scope: Scope) -> dict[str, str]:
@@ -209,12 +238,17 @@ class Guard:
         return Response(status_code=204, headers=_PREFLIGHT)
 
     def _limit_body(self, scope: Scope, receive: Receive) -> Receive:
-        """The body, up to the limit: one that says it is longer is refused at once, any other when it is."""
+        """The body, up to the limit: one that says it is longer is refused at once, any other when it is.
+
+        To take a piece of a body apart costs as much if it has one byte as if it has a thousand, so crumbs are refused.
+        """
         limit, size = self._max_body, 0
         msg = f"the body has more than {limit:,} bytes, the limit"
         told = Headers(scope=scope).get("content-length", "")
         if told.isdigit() and int(told) > limit:
             raise ProblemError(413, ReasonCode.REQUEST_TOO_LARGE, msg)
+
+        connection = scope.get("state", {}).get(CONNECTION)
 
         async def receive_counted() -> Message:
             nonlocal size
@@ -222,6 +256,8 @@ class Guard:
             size += len(message.get("body", b""))
             if size > limit:
                 raise HTTPException(413, msg)  # of which FastAPI alone makes no other error
+            if isinstance(connection, BoundedProtocol) and connection.is_crumbled(size):
+                raise HTTPException(413, CRUMBS)
             return message
 
         return receive_counted
@@ -238,6 +274,24 @@ class Guard:
             **({"who": caller.name, "tenant": caller.tenant} if caller is not None else {}),
         }
         access_log.info("%s %s %s", fields["method"], fields["path"], status, extra=fields)
+
+
+async def _send_in_parts(scope: Scope, message: Message, send: Send) -> None:
+    """Send a long body part by part: the server copies each, and takes the next once the one before was read.
+
+    What is left counts as held by the connection all the same.
+    """
+    body, connection = message.get("body", b""), scope.get("state", {}).get(CONNECTION)
+    if len(body) <= PART or not isinstance(connection, BoundedProtocol):
+        await send(message)
+        return
+    try:
+        for place in range(0, len(body), PART):
+            connection.unsent = max(0, len(body) - place - PART)
+            more = message.get("more_body", False) or connection.unsent > 0
+            await send({**message, "body": body[place : place + PART], "more_body": more})
+    finally:
+        connection.unsent = 0
 
 
 def _note_in_span(span: OpenSpan | None, scope: Scope, status: int) -> None:

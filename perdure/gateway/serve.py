@@ -4,7 +4,6 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import partial
 from types import FrameType
 
@@ -12,13 +11,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from perdure.gateway.access import Gateway
-from perdure.gateway.connections import BoundedProtocol, Room
+from perdure.gateway.connections import BoundedProtocol, prepare
+from perdure.gateway.room import Room
 from perdure.settings import SettingsError
 
-BACKLOG = 2048
-
-SILENCE = timedelta(seconds=90)
-"""A connection whose other end takes nothing for so long is closed by the system, also one that was dropped before."""
+BACKLOG, AT_ONCE = 2048, 64
+"""Connections that wait to be accepted, and those that are accepted in one turn of the event loop."""
 
 
 def read_address(address: str) -> tuple[str, int]:
@@ -59,8 +57,7 @@ def bind(address: str, *, has_tokens: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # each connection has it from here
-        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE.total_seconds() * 1000))
+    prepare(taken)
     try:
         taken.bind((host, port))
     except (OSError, OverflowError) as error:
@@ -93,7 +90,7 @@ class GatewayServer(uvicorn.Server):
                 proxy_headers=bool(proxies),
                 forwarded_allow_ips=list(proxies),
                 timeout_graceful_shutdown=max(1, round(grace)),
-                backlog=BACKLOG,
+                backlog=AT_ONCE,
                 h11_max_incomplete_event_size=64 * 1024,
             )
         )
@@ -103,6 +100,12 @@ class GatewayServer(uvicorn.Server):
         """Serve until a signal or :meth:`stop`."""
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; asyncio has one number for those that wait and those that are accepted in a row."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at the first signal, and at once at a second Ctrl+C."""

@@ -18,9 +18,9 @@ from perdure.contracts.errors import REASONS
 from perdure.gateway.access import GatewayOf, Reader
 from perdure.gateway.audit import audit_login
 from perdure.gateway.bodies import TINY, Body, Router
-from perdure.gateway.connections import owner_by_address
 from perdure.gateway.guard import COOKIE, LOOPBACK
 from perdure.gateway.problems import DOCUMENTED, ProblemCode, ProblemError
+from perdure.gateway.room import owner_by_address
 from perdure.settings import temporal_file
 
 router = Router(tags=["page"], include_in_schema=False)
