@@ -84,7 +84,7 @@ async def test_an_answer_that_is_not_read_gives_way_before_a_good_token_at_rest(
         await eventually(lambda: _is(len(door.room._held) == 8))
         assert await (await door.open("127.0.3.1")).ask(b"") == DONE
         assert sum(map(was_closed, plugged)) == 1
-        assert all([wire.is_open for wire in known])
+        assert all(wire.is_open for wire in known)
 
 
 async def test_of_requests_that_come_together_without_a_token_one_is_answered() -> None:
