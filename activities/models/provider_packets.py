@@ -3,7 +3,7 @@
 import asyncio
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +20,8 @@ SETTLE_SECONDS = 0.2
 
 LINGER_SECONDS = 5.0
 """A body whose connection stays open ends this long after all of the answer has come."""
+
+_NOT_WHOLE = nullcontext()
 
 
 @dataclass
@@ -167,7 +169,7 @@ class Packets:
         with lost_connections():
             try:
                 async with asyncio.timeout_at(until if self.ends_at is None else min(until, self.ends_at)) as limit:
-                    with self._ending_if_whole(limit):
+                    with _NOT_WHOLE if self._is_whole is None else self._ending(limit, self._is_whole):
                         piece = await anext(self._pieces, None)
             except TimeoutError as error:
                 if self.ends_at is not None and loop.time() >= self.ends_at:
@@ -181,12 +183,9 @@ class Packets:
         return piece
 
     @contextmanager
-    def _ending_if_whole(self, limit: asyncio.Timeout) -> Iterator[None]:
+    def _ending(self, limit: asyncio.Timeout, is_whole: Callable[[], bool]) -> Iterator[None]:
         """End the body after ``LINGER_SECONDS`` without a byte, if it is whole by then."""
-        if self._is_whole is None:
-            yield
-            return
-        loop, is_whole = asyncio.get_running_loop(), self._is_whole
+        loop = asyncio.get_running_loop()
 
         def look() -> None:
             if not limit.expired() and is_whole():

@@ -5,11 +5,9 @@ a route asks for it, what becomes of a request that was answered before its end,
 """
 
 import asyncio
-import fcntl
 import logging
 import socket
 import struct
-import termios
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
@@ -21,9 +19,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from perdure.gateway.room import Room, owner_by_address
 
 try:
+    import fcntl
     import resource
-except ImportError:  # no limit of files on this system
-    resource = None  # type: ignore[assignment]
+    import termios
+except ImportError:  # this system has no limit of files, and does not say what is unread
+    fcntl = resource = termios = None  # type: ignore[assignment]
 
 RESERVED_FILES = 256
 """Open files that a gateway needs besides its connections."""
@@ -305,7 +305,7 @@ class BoundedProtocol(H11Protocol):
 
     def _is_read(self) -> bool:
         """Whether nothing of an answer is left, here or in the system."""
-        if self._transport.get_write_buffer_size():
+        if self._transport.get_write_buffer_size() or fcntl is None:
             return False
         descriptor = self._transport.get_extra_info("socket").fileno()
         return descriptor < 0 or fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)) == bytes(4)
