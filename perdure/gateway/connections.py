@@ -305,8 +305,12 @@ class BoundedProtocol(H11Protocol):
 
     def _is_read(self) -> bool:
         """Whether nothing of an answer is left, here or in the system."""
-        if self._transport.get_write_buffer_size() or fcntl is None:
+        if self._transport.get_write_buffer_size():
             return False
+        if fcntl is None:
+            return True
+        if termios is None:
+            return True
         descriptor = self._transport.get_extra_info("socket").fileno()
         return descriptor < 0 or fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)) == bytes(4)
 
