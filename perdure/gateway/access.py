@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -135,6 +135,21 @@ async def own_session(session: SessionId, caller: Annotated[Caller, Depends(call
             raise SessionErasedError(describe_erased(erased))
         raise UnknownSessionError(describe_missing_session(session))
     return session
+
+
+@contextlib.contextmanager
+def missing_as(told: Exception) -> Iterator[None]:
+    """Have a session or turn that nobody has be told in a door's own words; one that was erased keeps its own.
+
+    Raises:
+        SessionErasedError: It was the caller's, and was erased.
+    """
+    try:
+        yield
+    except SessionErasedError:
+        raise
+    except UnknownSessionError:
+        raise told from None
 
 
 OwnSession = Annotated[str, Depends(own_session)]

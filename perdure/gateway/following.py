@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
-from perdure.client import UnknownSessionError
+from perdure.client import SessionErasedError, UnknownSessionError
 from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas
 from perdure.client.stream import EventReader, from_store
 from perdure.client.views import SessionView
@@ -54,6 +54,8 @@ async def own_view(gateway: Gateway, caller: Caller, session: str) -> SessionVie
     try:
         await own_session(session, await act_for(gateway, caller, session), gateway)
         return await gateway.client.session_view(session)
+    except SessionErasedError:
+        raise
     except UnknownSessionError:
         return None
 

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from perdure.client import RequestRefusedError
 from perdure.gateway.doors import open_doors
-from perdure.gateway.doors.responses.carrying import check_said
+from perdure.gateway.doors.responses.conversations import begin
+from perdure.gateway.doors.responses.replies import check_said
 from perdure.gateway.doors.responses.requests import Asked, ResponseBody, Said, read_request
 from perdure.gateway.doors.responses.routes import write_error
 from perdure.gateway.problems import Problem, ProblemError
@@ -24,9 +25,15 @@ def read(**body: Any) -> Asked:
     return read_request(ResponseBody(**{"model": "tester", "input": "go", **body}))
 
 
+def begun(**body: Any) -> tuple[Any, list[Any]]:
+    """The prompt and the history of the session that a request begins."""
+    asked = read(**body)
+    return begin(asked.entries, asked.system)
+
+
 def test_instructions_stand_before_the_prompt_and_messages_before_it_are_the_history() -> None:
-    assert read(instructions="Be short.").prompt == "Be short.\n\ngo"
-    asked = read(
+    assert begun(instructions="Be short.") == ("Be short.\n\ngo", [])
+    prompt, history = begun(
         input=[
             {"role": "developer", "content": "Be kind."},
             {"role": "user", "content": "one"},
@@ -37,83 +44,70 @@ def test_instructions_stand_before_the_prompt_and_messages_before_it_are_the_his
             {"role": "user", "content": [{"type": "input_text", "text": "three"}]},
         ]
     )
-    assert asked.prompt == "Be kind.\n\nthree"
+    assert prompt == "Be kind.\n\nthree"
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    assert asked.history == (
+    assert history == [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "7"},
-    )
+    ]
 
 
 def test_calls_that_perdure_has_run_are_history_with_what_came_of_them() -> None:
     """S-83: an agent must know what was done, or does it again."""
-    asked_for = {"type": "mcp_approval_request", "id": "mcpr_c2", "name": "pay", "arguments": "{}"}
     failed = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "tool.failed: broke"}]}
-    asked = read(
+    ended: Any = {"type": "mcp_call", "name": "pay", "arguments": "{}"}
+    decisions = [
+        {"type": "mcp_approval_response", "approval_request_id": f"mcpr_c{n}", "approve": n == 2, "reason": "dear"}
+        for n in (2, 3)
+    ]
+    asked = begun(
         input=[
             {"role": "user", "content": "one"},
             {"type": "mcp_list_tools", "id": "l", "server_label": "perdure", "tools": []},
             {"type": "mcp_call", "id": "mcp_1", "name": "look", "arguments": '{"a": 1}', "output": "7"},
-            asked_for,
-            {
-                "type": "mcp_call",
-                "id": "mcp_2",
-                "name": "pay",
-                "arguments": "{}",
-                "error": failed,
-                "approval_request_id": "mcpr_c2",
-            },
+            {"type": "mcp_approval_request", "id": "mcpr_c2", "name": "pay", "arguments": "{}"},
+            {"type": "mcp_approval_request", "id": "mcpr_c3", "name": "pay", "arguments": "{}"},
+            *decisions,
+            {**ended, "id": "mcp_2", "error": failed, "approval_request_id": "mcpr_c2"},
             {"role": "user", "content": "two"},
         ]
     )
-    calls = [
-        {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
-        for name, tool, arguments in (("mcp_1", "look", '{"a": 1}'), ("mcp_2", "pay", "{}"))
-    ]
-    assert (asked.prompt, asked.history) == (
+
+    def called(name: str, tool: str, arguments: str) -> dict[str, Any]:
+        return {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
+
+    assert asked == (
         "two",
-        (
+        [
             {"role": "user", "content": "one"},
-            {"role": "assistant", "content": "", "tool_calls": [calls[0]]},
+            {"role": "assistant", "content": "", "tool_calls": [called("mcp_1", "look", '{"a": 1}')]},
             {"role": "tool", "tool_call_id": "mcp_1", "content": "7"},
-            {"role": "assistant", "content": "", "tool_calls": [calls[1]]},
+            {"role": "assistant", "content": "", "tool_calls": [called("c3", "pay", "{}")]},
+            {"role": "tool", "tool_call_id": "c3", "content": "the call was denied: dear"},
+            {"role": "assistant", "content": "", "tool_calls": [called("mcp_2", "pay", "{}")]},
             {"role": "tool", "tool_call_id": "mcp_2", "content": "tool.failed: broke"},
-        ),
+        ],
     )
 
 
-REFERENCE = {"type": "item_reference", "id": "msg_1"}
+REQUEST = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "pay", "arguments": "{}"}
+DECISION = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
 
 
-@pytest.mark.parametrize(
-    "item", [REFERENCE, {"type": "mcp_approval_request", "id": "mcpr_1", "name": "pay", "arguments": "{}"}]
-)
-def test_an_item_that_only_a_session_resolves_is_refused_without_one(item: dict[str, Any]) -> None:
-    """S-83: the sentence names what to send; the messages of the user beside it would all be one prompt."""
+@pytest.mark.parametrize(("items", "at"), [([REQUEST], 1), ([REQUEST, DECISION], 1), ([DECISION], 1)])
+def test_a_request_without_what_came_of_it_begins_no_session(items: list[Any], at: int) -> None:
+    """S-83: the sentence names what to send; a history without it would have the call made again."""
     one, two = {"role": "user", "content": "one"}, {"role": "user", "content": "two"}
-    with pytest.raises(RequestRefusedError, match=r"^input\[1\]: .*previous_response_id"):
-        read(input=[one, item, two])
-    for session in ({"previous_response_id": "resp_x"}, {"conversation": "c"}):
-        assert read(input=[item, two], **session).prompt == "two"
+    with pytest.raises(RequestRefusedError, match=rf"^input\[{at}\]: .*previous_response_id"):
+        begun(input=[one, *items, two])
 
 
 def test_images_and_files_are_parts_of_the_prompt() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
     file = {"type": "input_file", "file_data": "data:text/plain;base64,AA==", "filename": "a.txt"}
-    asked = read(input=[{"role": "user", "content": [{"type": "input_text", "text": "look"}, image, file]}])
-    assert [part["type"] for part in asked.prompt if isinstance(part, dict)] == ["text", "image_url", "file"]
-
-
-def test_what_a_client_resends_of_a_session_is_not_said_twice() -> None:
-    call = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
-    asked = read(input=[call, OUTPUT], previous_response_id="resp_x")
-    assert (asked.said, asked.prompt) == ((Said(call_id="call_1", output="7"),), "")
-
-
-def test_a_request_without_a_word_goes_on_where_others_have_replied() -> None:
-    asked = read(input=[], previous_response_id="resp_x")
-    assert (asked.said, asked.prompt) == ((), "")
+    prompt, _ = begun(input=[{"role": "user", "content": [{"type": "input_text", "text": "look"}, image, file]}])
+    assert [part["type"] for part in prompt] == ["text", "image_url", "file"]
 
 
 def test_limits_metadata_and_tools_are_those_of_the_turn() -> None:
@@ -172,10 +166,9 @@ def test_what_takes_nothing_away_is_left_alone(harmless: dict[str, Any]) -> None
         ({"tool_choice": {"type": []}}, "tool_choice"),
         ({"text": {"format": {"type": []}}}, "text"),
         ({"input": [OUTPUT]}, "input"),
-        ({"input": [{"type": "mcp_approval_response", "approval_request_id": "m", "approve": True}]}, "input[0]"),
+        ({"input": [DECISION]}, "input"),
         ({"input": [{**OUTPUT, "call_id": ""}], "previous_response_id": "resp_x"}, "input[0]"),
         ({"input": [{**OUTPUT, "output": 7}], "previous_response_id": "resp_x"}, "input[0].output"),
-        ({"input": [OUTPUT, {"role": "user", "content": "x"}], "previous_response_id": "resp_x"}, "input"),
         (
             {
                 "input": [{"type": "mcp_approval_response", "approval_request_id": "m", "approve": "yes"}],
@@ -191,7 +184,7 @@ def test_what_takes_nothing_away_is_left_alone(harmless: dict[str, Any]) -> None
 )
 def test_what_would_be_another_answer_is_refused_with_its_field(body: dict[str, Any], field: str) -> None:
     with pytest.raises((RequestRefusedError, ProblemError)) as refused:
-        read(**body)
+        begun(**body)
     said = refused.value.detail if isinstance(refused.value, ProblemError) else str(refused.value)
     assert said.partition(":")[0].startswith(field)
 
@@ -202,24 +195,23 @@ def test_a_body_that_does_not_fit_is_refused(body: dict[str, Any]) -> None:
         read(**body)
 
 
-def test_all_requests_are_replied_to_in_their_kind_and_no_other() -> None:
+def test_requests_are_replied_to_in_their_kind_and_once() -> None:
     requests: Any = {"a": "result", "b": "approval", "c": "answer"}
     result, approval, answer = (
         Said(call_id="a", output="x"),
         Said(call_id="b", approve=True),
         Said(call_id="c", output=""),
     )
-    check_said(requests, set(), [result, approval, answer])
-    check_said(requests, {"b", "c"}, [result])
+    check_said(requests, [result, approval, answer])
+    check_said(requests, [result])
     for said, words in (
-        ([result, approval], "no output found for c"),
         ([result, result, approval, answer], "'a' is there twice"),
         ([Said(call_id="d", output="x")], "asks for no 'd'"),
         ([Said(call_id="b", output="x")], "needs an mcp_approval_response"),
         ([Said(call_id="a", approve=True)], "needs a function_call_output"),
     ):
         with pytest.raises(RequestRefusedError, match=words):
-            check_said(requests, set(), said)
+            check_said(requests, said)
 
 
 @pytest.mark.parametrize(

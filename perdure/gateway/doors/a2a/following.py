@@ -5,12 +5,12 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
-from perdure.client import TurnClosedError, UnknownSessionError
+from perdure.client import TurnClosedError
 from perdure.client.stream import EventReader
 from perdure.client.views import TurnView
 from perdure.contracts.a2a import TaskId, TaskState
 from perdure.contracts.turns import RunState
-from perdure.gateway.access import Gateway, act_for, own_session
+from perdure.gateway.access import Gateway, act_for, missing_as, own_session
 from perdure.gateway.callers import Caller
 from perdure.gateway.doors.a2a.errors import A2AError, Reason
 from perdure.gateway.doors.a2a.events import TaskFold, is_last
@@ -35,11 +35,9 @@ async def own_task(gateway: Gateway, caller: Caller, agent: str, text: str) -> t
     place = TaskId.parse(text)
     if place is None:
         raise unknown_task(text)
-    try:
+    with missing_as(unknown_task(text)):
         await own_session(place.session, await act_for(gateway, caller, place.session), gateway)
         view = await gateway.client.turn_view(place.session, place.turn)
-    except UnknownSessionError:
-        raise unknown_task(text) from None
     if view.agent not in {None, agent}:
         raise unknown_task(text)
     return place, view
@@ -51,10 +49,8 @@ async def find_view(gateway: Gateway, place: TaskId) -> TurnView:
     Raises:
         A2AError: There is none.
     """
-    try:
+    with missing_as(unknown_task(str(place))):
         return await gateway.client.turn_view(place.session, place.turn)
-    except UnknownSessionError:
-        raise unknown_task(str(place)) from None
 
 
 async def read_task(gateway: Gateway, place: TaskId, view: TurnView | None = None) -> TaskFold:

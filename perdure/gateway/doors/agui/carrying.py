@@ -14,13 +14,13 @@ from perdure.client.sessions import describe_missing_session
 from perdure.client.views import SessionView
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
-from perdure.gateway.access import Gateway, act_for, own_session
+from perdure.gateway.access import Gateway, act_for, missing_as, own_session
 from perdure.gateway.callers import Caller
 from perdure.gateway.doors.agui.requests import Asked, RunBody
-from perdure.gateway.doors.responses.carrying import Speaker, Words, requests_of
 from perdure.gateway.doors.responses.events import TurnFold
 from perdure.gateway.doors.responses.following import find_turn, read_turn
 from perdure.gateway.doors.responses.places import ResponseId
+from perdure.gateway.doors.responses.replies import Speaker, Words, requests_of, segment_asking
 from perdure.gateway.doors.responses.requests import Said
 from perdure.gateway.following import own_view
 from perdure.gateway.problems import ProblemCode, ProblemError
@@ -54,18 +54,14 @@ async def own_run(gateway: Gateway, caller: Caller, agent: str, thread: str, run
         ProblemError: It is not, or nobody has it.
         SessionErasedError: It was the caller's, and was erased.
     """
-    try:
+    with missing_as(unknown_run(thread, run)):
         await own_session(thread, await act_for(gateway, caller, thread), gateway)
-    except UnknownSessionError:
-        raise unknown_run(thread, run) from None
     found = _PLACE.fullmatch(run)
     place = ResponseId(thread, int(found[1]), int(found[2])) if found else await _find_run(gateway, thread, run)
     if place is None:
         raise unknown_run(thread, run)
-    try:
+    with missing_as(unknown_run(thread, run)):
         view = await gateway.client.turn_view(thread, place.turn)
-    except UnknownSessionError:
-        raise unknown_run(thread, run) from None
     if view.agent not in {None, agent}:
         raise unknown_run(thread, run)
     if view.agent is None and place.turn > BACK:  # any number may be of a turn to come; here, that of the next one
@@ -154,8 +150,8 @@ class RunCarrier(Speaker):
                 msg = f"thread {thread!r} is of the agent {found.agent!r}; post to its path"
                 raise ProblemError(422, ReasonCode.REQUEST_UNKNOWN_AGENT, msg)
             fold = await read_turn(self._gateway, place, found)
-            segment = _segment_of(fold, given)
-            heard += fold.heard
+            segment = segment_asking(fold, {one.call_id for one in given})
+            heard += [text for text, _ in fold.heard]
             if segment is not None:
                 _check_words(asked, heard)
                 mine = requests_of(fold, segment)
@@ -167,13 +163,6 @@ class RunCarrier(Speaker):
 
 def _last_turn(view: SessionView) -> int:
     return 1 if view.opened is None else view.opened[1].turn
-
-
-def _segment_of(fold: TurnFold, given: Sequence[Said]) -> int | None:
-    """The last segment that asks for one of these."""
-    names = {one.call_id for one in given}
-    numbers = [segment.number for segment in fold.segments if not names.isdisjoint(requests_of(fold, segment.number))]
-    return numbers[-1] if numbers else None
 
 
 def _check_words(asked: Asked, heard: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue
 from perdure.gateway.doors.responses.events import Segment, TurnFold, WireEvent
-from perdure.gateway.doors.responses.objects import APPROVAL, Ending, Item, Shape
+from perdure.gateway.doors.responses.objects import Ending, Item, Shape, asked_call
 from perdure.gateway.doors.responses.places import Place
 
 PROTOCOL_VERSION = "1.0"
@@ -194,7 +194,7 @@ class RunFold(TurnFold):
                     return []
                 return [{"type": "TOOL_CALL_RESULT", **_result_of(call_id, _output_of(item))}]
             case _:
-                call_id = str(item.get("call_id") or item["id"]).removeprefix(APPROVAL)
+                call_id = asked_call(item)
                 return _describe_call(call_id, item) if is_begun else []
 
     def _finish(self, segment: Segment) -> Item:
@@ -224,7 +224,7 @@ class RunFold(TurnFold):
 
     def _describe_wait(self, segment: Segment) -> Item:
         """The outcome of a run that waits: for people, or for results of the caller's calls."""
-        calls = [str(item.get("call_id") or item["id"]).removeprefix(APPROVAL) for item in segment.items]
+        calls = [asked_call(item) for item in segment.items]
         asked = [self._requests[call_id] for call_id in calls if call_id in self._requests]
         interrupts: list[JsonValue] = [_describe_interrupt(one) for one in asked if one.needs != "result"]
         if interrupts:

@@ -1,53 +1,32 @@
 """Carrying out what a request asks for, by the client's verbs: a turn begins, or one that waits is told something."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import cast
 
 from starlette.requests import Request
 
 from perdure.client import RequestRefusedError, ResumeOptions, TurnOptions, UnknownSessionError
 from perdure.client.asks import Ask, Fork, Send, Start
-from perdure.client.requests import ResultMore, SendOptions, validate
+from perdure.client.requests import Content, SendOptions
 from perdure.client.sessions import describe_missing_session
-from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, Need, ResultRequest
 from perdure.contracts.turns import RunState
-from perdure.gateway.access import Gateway, act_for, own_session
-from perdure.gateway.callers import Caller, Scope
+from perdure.gateway.access import Gateway, act_for, missing_as, own_session
+from perdure.gateway.callers import Caller
+from perdure.gateway.doors.prompts import join_parts
+from perdure.gateway.doors.responses.conversations import begin, last_place, live_replies, new_words, nothing_new
 from perdure.gateway.doors.responses.events import TurnFold
-from perdure.gateway.doors.responses.following import find_turn, read_turn, unknown_response
-from perdure.gateway.doors.responses.objects import APPROVAL
+from perdure.gateway.doors.responses.following import unknown_response
+from perdure.gateway.doors.responses.lookup import Lookup
+from perdure.gateway.doors.responses.objects import texts_of
 from perdure.gateway.doors.responses.places import ResponseId
-from perdure.gateway.doors.responses.requests import Asked, ResponseBody, Said
+from perdure.gateway.doors.responses.replies import Speaker, decided_behind, last_asking, requests_of, segment_asking
+from perdure.gateway.doors.responses.requests import Asked, Entry, ResponseBody, Said
 from perdure.gateway.following import own_view
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.starts import Starting, start_once
-
-
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """A protocol's words in refusals.
-
-    Attributes:
-        field: Field of the request that replies stand in.
-        thing: Word for a segment of a turn.
-        needs: What replies to each need.
-    """
-
-    field: str
-    thing: str
-    needs: Mapping[Need, str]
-
-
-OPENAI_WORDS = Words(
-    field="input",
-    thing="response",
-    needs={
-        "approval": "an mcp_approval_response",
-        "answer": "a function_call_output",
-        "result": "a function_call_output",
-    },
-)
 
 
 async def own_response(gateway: Gateway, caller: Caller, text: str) -> ResponseId:
@@ -60,66 +39,26 @@ async def own_response(gateway: Gateway, caller: Caller, text: str) -> ResponseI
     place = ResponseId.parse(text)
     if place is None:
         raise unknown_response(text)
-    try:
+    with missing_as(unknown_response(text)):
         await own_session(place.session, await act_for(gateway, caller, place.session), gateway)
-    except UnknownSessionError:
-        raise unknown_response(text) from None
     return place
 
 
-class Speaker:
-    """Says to turns what they wait for, as one caller."""
+@dataclass(frozen=True)
+class Carried:
+    """Result of a request.
 
-    def __init__(self, gateway: Gateway, caller: Caller) -> None:
-        self._gateway = gateway
-        self._caller = caller
+    Attributes:
+        place: The response that came of it.
+        missing: Calls that this response, which has ended, still waits for, since not all were replied to.
+    """
 
-    async def say(
-        self, place: ResponseId, fold: TurnFold, said: Sequence[Said], words: Words = OPENAI_WORDS
-    ) -> ResponseId:
-        """Say to a turn, read so far, what its segment waits for; the segment that goes on behind it.
+    place: ResponseId
+    missing: Sequence[str] = ()
 
-        Raises:
-            RequestRefusedError: Something is missing, or is said that the segment does not wait for.
-            ProblemError: The caller may not, or something else stands.
-        """
-        requests = requests_of(fold, place.segment)
-        if not requests:
-            raise RequestRefusedError(f"{words.field}: the {words.thing} waits for nothing; send a message of the user")
-        check_said(requests, decided_behind(fold, place.segment), said, words)
-        by = self._caller.name
-        self._check_scopes(requests, said)
-        for one in said:  # all of them, before any is carried out
-            _validate(one, requests[one.call_id], by)
-        for one in said:
-            await self._say_one(place.session, one, requests[one.call_id], by)
-        if not fold.has_ended:  # it may have stopped since it was read, so that the next turn has taken what was said
-            fold = await read_turn(self._gateway, place, await find_turn(self._gateway, place))
-        if fold.has_ended and len(fold.segments) == place.segment:  # a turn that stops for its requests
-            return ResponseId(place.session, place.turn + 1)
-        return ResponseId(place.session, place.turn, place.segment + 1)
 
-    def _check_scopes(self, requests: Mapping[str, Need], said: Sequence[Said]) -> None:
-        asks_people = any(requests[one.call_id] != "result" for one in said)
-        if asks_people and not self._caller.may(Scope.APPROVE):
-            msg = f"the token {self._caller.name!r} lacks the scope 'approve'; use one that has it"
-            raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
-
-    async def _say_one(self, session: str, one: Said, need: Need, by: str) -> None:
-        client = self._gateway.client
-        try:
-            if one.error:
-                await client.submit_result(session, one.call_id, **ResultMore(by=by, error=one.error))
-            elif one.output is None and one.approve:
-                await client.approve(session, one.call_id, by=by)
-            elif one.output is None:
-                await client.deny(session, one.call_id, by=by, reason=one.reason)
-            elif need == "result":
-                await client.submit_result(session, one.call_id, one.output, **ResultMore(by=by))
-            else:
-                await client.answer(session, one.call_id, one.output, by=by)
-        except RequestRefusedError as error:
-            raise ProblemError(409, ProblemCode.CONFLICT, str(error)) from error
+class EditedError(Exception):
+    """The conversation is another one than the session has, at the item that is named."""
 
 
 class Carrier(Speaker):
@@ -133,79 +72,238 @@ class Carrier(Speaker):
         super().__init__(gateway, caller)
         self._request = request
         self._key = key
+        self._lookup = Lookup(gateway, caller)
 
-    async def carry_out(self, asked: Asked, body: ResponseBody) -> ResponseId:
+    async def carry_out(self, asked: Asked, body: ResponseBody) -> Carried:
         """Do what is asked for, once; the response that comes of it.
 
         Raises:
             ProblemError: It names what there is not, or conflicts with what has happened.
             ClientError: As the client raises it.
         """
-        previous = None
+        named = await self._find_named(asked)
+        asked = replace(asked, entries=await self._lookup.with_own(asked.entries))
+        place = named if named is not None or asked.conversation is not None else last_place(asked.entries)
+        if place is not None:
+            self._request.state.session = place.session
+            try:
+                return await self._go_on(asked, body, place)
+            except EditedError as error:
+                if named is not None:
+                    what = "conversation" if asked.conversation else "previous_response_id"
+                    msg = f"{error}: is not what {what} has at that place; send what is new alone, or leave {what} out"
+                    raise RequestRefusedError(msg) from None
+        return await self._begin(asked, body)
+
+    async def _find_named(self, asked: Asked) -> ResponseId | None:
+        """The response that the request goes on from by name; None if it names none, or a session that is to begin."""
         if asked.previous is not None:
-            previous = await own_response(self._gateway, self._caller, asked.previous)
-            self._request.state.session = previous.session
-        elif asked.conversation is not None:
-            self._request.state.session = asked.conversation
-            previous = await self._last_of(asked.conversation, must_exist=bool(asked.said))
-        if asked.said or not asked.prompt:
-            if previous is None:
-                raise RequestRefusedError("input: nothing of this conversation waits for it; send a message")
-            return await self._say(previous, asked.said)
-        ask, refusal = await self._choose(asked, previous)
+            return await own_response(self._gateway, self._caller, asked.previous)
+        if asked.conversation is None:
+            return None
+        self._request.state.session = asked.conversation
+        view = await own_view(self._gateway, self._caller, asked.conversation)
+        if view is None:
+            return None
+        if view.opened is None:
+            return ResponseId(asked.conversation, 1)
+        place = ResponseId(asked.conversation, view.opened[1].turn)
+        fold = await self._lookup.turn(place.session, place.turn)
+        return replace(place, segment=max(1, len(fold.segments)))
+
+    # A new session
+
+    async def _begin(self, asked: Asked, body: ResponseBody) -> Carried:
+        if asked.conversation is not None and not new_words(asked.entries):
+            raise UnknownSessionError(describe_missing_session(asked.conversation))
+        prompt, history = begin(await self._lookup.resolved(asked.entries), asked.system)
+        if asked.model is None:
+            raise RequestRefusedError("model: is needed; GET /models lists the agents")
+        options = {**self._options(asked), "history": history or None, "tools": asked.tools}
+        ask = Start(agent=asked.model, prompt=prompt, session=asked.conversation, options=cast("TurnOptions", options))
+        return Carried(await self._start(ask, body))
+
+    def _options(self, asked: Asked) -> dict[str, object]:
+        return {"by": self._caller.name, "context": asked.context, "budgets": asked.budgets}
+
+    async def _start(
+        self, ask: Ask, body: ResponseBody, refusal: RequestRefusedError | None = None, request_id: str | None = None
+    ) -> ResponseId:
         starting = Starting(
             action="respond",  # whatever has become of the session since the same request came before
             ask=ask,
             body=body,
             key=self._key,
-            request_id=None,
+            request_id=None if self._key else request_id,
             is_named=isinstance(ask, Start) and ask.session is not None,
             refusal=refusal,
         )
         ticket = await start_once(self._gateway, self._caller, self._request, starting)
         return ResponseId(ticket.session, ticket.turn or 1)
 
-    async def _last_of(self, session: str, *, must_exist: bool) -> ResponseId | None:
-        """The last response of a session; None if nobody has begun it."""
-        view = await own_view(self._gateway, self._caller, session)
-        if view is None:
-            if must_exist:
-                raise UnknownSessionError(describe_missing_session(session))
-            return None
-        if view.opened is None:
-            return ResponseId(session, 1)
-        place = ResponseId(session, view.opened[1].turn)
-        fold = await read_turn(self._gateway, place, await find_turn(self._gateway, place))
-        return ResponseId(session, place.turn, max(1, len(fold.segments)))
+    # A session that is there
 
-    async def _choose(self, asked: Asked, previous: ResponseId | None) -> tuple[Ask, RequestRefusedError | None]:
-        """The verb, and why it is refused unless the same request came before."""
-        options: dict[str, object] = {"by": self._caller.name, "context": asked.context, "budgets": asked.budgets}
-        if previous is None:
-            if asked.model is None:
-                raise RequestRefusedError("model: is needed; GET /models lists the agents")
-            started = cast("TurnOptions", {**options, "history": asked.history or None, "tools": asked.tools})
-            return Start(agent=asked.model, prompt=asked.prompt, session=asked.conversation, options=started), None
+    async def _go_on(self, asked: Asked, body: ResponseBody, place: ResponseId) -> Carried:
+        """Go on from a response.
+
+        Raises:
+            EditedError: The session has another conversation than the one that is shown.
+        """
+        is_named = bool(asked.previous or asked.conversation)
+        if is_named:
+            await self._check_known(asked.entries, place)
+        if (edited := await self._lookup.edited(asked.entries)) is not None:
+            raise EditedError(edited)
+        replies, words = live_replies(asked.entries), new_words(asked.entries)
+        prompt = join_parts(asked.system, words, "input") if words else ""
+        if replies or not words:
+            if not is_named and not replies and not asked.entries[-1].asks:
+                raise nothing_new(asked.entries)
+            return await self._reply(asked, body, place, replies, prompt)
+        return Carried(await self._send(asked, body, place, prompt))
+
+    async def _check_known(self, entries: Sequence[Entry], place: ResponseId) -> None:
+        """Check that the session has what is sent of the agent, beside the response's id or the session's.
+
+        Raises:
+            EditedError: It has not.
+        """
+        for entry in entries:
+            if not entry.is_models or entry.is_bare:
+                continue
+            if entry.origin is not None:
+                is_known = await self._lookup.descends(place.session, entry.origin.session)
+            else:
+                is_known = await self._has_said(entry, place)
+            if not is_known:
+                raise EditedError(entry.at)
+
+    async def _has_said(self, entry: Entry, place: ResponseId) -> bool:
+        """Whether the turn has said this, or made this call, which has no id of this door."""
+        fold = await self._lookup.turn(place.session, place.turn)
+        if entry.kind == "message":
+            texts = [*(text for segment in fold.segments for text in texts_of(segment.items))]
+            return bool(entry.history) and entry.history[0]["content"] in texts
+        calls = entry.history[0].get("tool_calls") if entry.history else None
+        return isinstance(calls, list) and all(
+            isinstance(call, dict) and fold.knows_call(str(call["id"])) for call in calls
+        )
+
+    async def _send(self, asked: Asked, body: ResponseBody, previous: ResponseId, prompt: Content) -> ResponseId:
+        ask, refusal = await self._choose(asked, previous, prompt)
+        return await self._start(ask, body, refusal)
+
+    async def _choose(
+        self, asked: Asked, previous: ResponseId, prompt: Content
+    ) -> tuple[Ask, RequestRefusedError | None]:
+        """The verb for a message, and why it is refused unless the same request came before."""
+        options = {**self._options(asked), "tools": asked.tools}
         view = await self._gateway.client.session_view(previous.session)
         last = previous.turn if view.opened is None else view.opened[1].turn
         if previous.turn < last and asked.conversation is None:
-            refusal = _refuse_beside("goes on from an earlier response", tools=asked.tools)
             forked = cast("ResumeOptions", options)
-            return Fork(session=previous.session, turn=previous.turn, prompt=asked.prompt, options=forked), refusal
+            return Fork(session=previous.session, turn=previous.turn, prompt=prompt, options=forked), None
         if view.state is RunState.ENDED:
             agent = asked.model or view.agent or ""
-            started = cast("TurnOptions", {**options, "tools": asked.tools})
-            return Start(agent=agent, prompt=asked.prompt, session=previous.session, options=started), None
+            started = cast("TurnOptions", options)
+            return Start(agent=agent, prompt=prompt, session=previous.session, options=started), None
         refusal = _refuse_beside("waits for a turn that runs", tools=asked.tools, max_tool_calls=asked.budgets)
         if view.requests:
-            names = ", ".join(request.request_id for request in view.requests)
-            refusal = RequestRefusedError(f"input: no output found for {names}; the turn waits for it")
+            refusal = _no_output([request.request_id for request in view.requests])
         sent = SendOptions(by=self._caller.name, context=asked.context)
-        return Send(session=previous.session, prompt=asked.prompt, options=sent), refusal
+        return Send(session=previous.session, prompt=prompt, options=sent), refusal
 
-    async def _say(self, place: ResponseId, said: Sequence[Said]) -> ResponseId:
-        fold = await read_turn(self._gateway, place, await find_turn(self._gateway, place))
-        return await self.say(place, fold, said)
+    async def _reply(
+        self, asked: Asked, body: ResponseBody, place: ResponseId, replies: Sequence[Entry], prompt: Content
+    ) -> Carried:
+        """Say to the turn that asked what it waits for, and a message with it.
+
+        Raises:
+            EditedError: The turn is over, so that the session has another outcome of a call than the one that is shown.
+        """
+        found = await self._find_asking(asked, place, replies)
+        place, fold, said = found.place, found.fold, found.said
+        open_calls = [one.call_id for one in said if one.call_id in fold.needs and one.call_id not in found.given]
+        if prompt and said and not open_calls:
+            return Carried(await self._send(asked, body, place, prompt))
+        if open_calls and found.end:
+            if prompt:
+                raise EditedError(replies[-1].at)
+            over = f"nothing waits for {open_calls[0]!r} any more: {found.end}; send a message of the user"
+            raise ProblemError(409, ProblemCode.CONFLICT, f"{replies[-1].at}: {over}")
+        missing = self.check(place, fold, said)
+        if missing and (prompt or not said):
+            raise _no_output(missing)
+        if not prompt:
+            after = await self.give(place, fold, said)
+            return Carried(place, missing) if missing else Carried(after)
+        if fold.has_ended:  # it stopped for its requests, and the replies begin the turn that hears the message
+            after = await self.give(place, fold, said)
+            heard = await self._steer(place, body, prompt)
+            return Carried(after if heard.turn == after.turn else heard)
+        await self._steer(place, body, prompt)  # first, so that the model reads it together with what it waits for
+        return Carried(await self.give(place, fold, said))
+
+    async def _find_asking(self, asked: Asked, place: ResponseId, replies: Sequence[Entry]) -> "_Asking":
+        """The response that asked for these replies, and those that are to it."""
+        is_named = bool(asked.previous or asked.conversation)
+        turn = max((entry.origin.turn for entry in replies if entry.origin is not None), default=place.turn)
+        fold = await self._lookup.turn(place.session, turn)
+        said: list[Said] = []
+        for entry in replies:
+            if entry.origin is not None and entry.origin.session != place.session:
+                raise RequestRefusedError(f"{entry.at}: replies to another conversation than the rest is of")
+            if entry.said is not None and (entry.origin is None or entry.origin.turn == turn):
+                said.append(entry.said)
+        segment = segment_asking(fold, {one.call_id for one in said})
+        if segment is None:
+            segment = place.segment if is_named and turn == place.turn else last_asking(fold)
+        requests = requests_of(fold, segment)
+        said = [one for one in said if one.call_id in requests or not fold.knows_call(one.call_id)]
+        at = ResponseId(place.session, turn, segment)
+        asking = _Asking(place=at, fold=fold, said=said, given=decided_behind(fold, segment))
+        ending = fold.segments[-1].ending if fold.has_ended and fold.segments else None
+        if ending is not None and ending.stop_reason:
+            return replace(asking, end=f"the turn ended, {ending.stop_reason}")
+        if ending is not None and len(fold.segments) == segment:  # it stopped for its requests
+            return await self._look_behind(asking)
+        return asking
+
+    async def _look_behind(self, asking: "_Asking") -> "_Asking":
+        """What was asked for, of a turn that stopped for it, with what the turn behind it has heard."""
+        place = asking.place
+        view = await self._gateway.client.session_view(place.session)
+        if view.opened is None or view.opened[1].turn == place.turn:
+            return asking
+        behind = await self._lookup.turn(place.session, place.turn + 1)
+        return replace(asking, given=decided_behind(behind, 0), end="the session went on without a reply")
+
+    async def _steer(self, place: ResponseId, body: ResponseBody, prompt: Content) -> ResponseId:
+        """Have the turn that runs read a message; the same request sends it once."""
+        ask = Send(session=place.session, prompt=prompt, when_busy="steer", options=SendOptions(by=self._caller.name))
+        said = f"{place}\n{body.model_dump_json(exclude_unset=True)}"
+        return await self._start(ask, body, request_id=hashlib.sha256(said.encode()).hexdigest()[:32])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asking:
+    """Response that asked for replies.
+
+    Attributes:
+        said: The replies to it.
+        given: Calls that somebody has decided.
+        end: Why nobody waits for the others; empty as long as the turn does.
+    """
+
+    place: ResponseId
+    fold: TurnFold
+    said: Sequence[Said]
+    given: AbstractSet[str]
+    end: str = ""
+
+
+def _no_output(names: Sequence[str]) -> RequestRefusedError:
+    return RequestRefusedError(f"input: no output found for {', '.join(names)}; the turn waits for it")
 
 
 def _refuse_beside(why: str, **fields: object) -> RequestRefusedError | None:
@@ -213,56 +311,3 @@ def _refuse_beside(why: str, **fields: object) -> RequestRefusedError | None:
     if name is None:
         return None
     return RequestRefusedError(f"{name}: a message that {why} cannot bring any; leave it out")
-
-
-def requests_of(fold: TurnFold, segment: int) -> dict[str, Need]:
-    """The requests of a response: what each needs, by the ids of the calls."""
-    found = fold.segments[segment - 1].items if 0 < segment <= len(fold.segments) else []
-    calls = [str(item.get("call_id") or item["id"]).removeprefix(APPROVAL) for item in found]
-    return {call_id: fold.needs[call_id] for call_id in calls if call_id in fold.needs}
-
-
-def decided_behind(fold: TurnFold, segment: int) -> set[str]:
-    """Ids of the calls that somebody has decided behind a response."""
-    return {receipt.request_id for later in fold.segments[segment:] for receipt in later.inputs}
-
-
-def check_said(
-    requests: Mapping[str, Need], decided: set[str], said: Sequence[Said], words: Words = OPENAI_WORDS
-) -> None:
-    """Check that everything is said that a segment asks for, and nothing else, in a protocol's own words.
-
-    Raises:
-        RequestRefusedError: It is not so.
-    """
-    told = [one.call_id for one in said]
-    for one in said:
-        need = requests.get(one.call_id)
-        if need is None:
-            msg = f"{words.field}: the {words.thing} asks for no {one.call_id!r}; it asks for {[*requests]}"
-            raise RequestRefusedError(msg)
-        if one.says not in _SAYS[need] and not (one.declines and need == "answer"):
-            raise RequestRefusedError(f"{words.field}: {one.call_id!r} needs {words.needs[need]}")
-    if twice := next((name for name in told if told.count(name) > 1), None):
-        raise RequestRefusedError(f"{words.field}: {twice!r} is there twice")
-    missing = [name for name in requests if name not in told and name not in decided]
-    if missing:
-        raise RequestRefusedError(f"{words.field}: no output found for {', '.join(missing)}; send all at once")
-
-
-_SAYS: Mapping[Need, frozenset[str]] = {
-    "approval": frozenset({"decision"}),
-    "answer": frozenset({"output"}),
-    "result": frozenset({"output", "error"}),
-}
-"""Kinds of replies to each need."""
-
-
-def _validate(one: Said, need: Need, by: str) -> None:
-    fields: dict[str, object] = {"request": one.call_id, "by": by}
-    if one.error:
-        validate(ResultRequest, {**fields, "error": one.error})
-    elif one.output is None:
-        validate(ApproveRequest, fields) if one.approve else validate(DenyRequest, {**fields, "reason": one.reason})
-    else:
-        validate(ResultRequest if need == "result" else AnswerRequest, {**fields, "value": one.output})

@@ -10,7 +10,7 @@ written at once, as the last thing that a step does. The next begins with the fi
 Long, because one state is folded: an answer, its calls and their requests share the items and the numbers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast
@@ -27,6 +27,7 @@ from perdure.gateway.doors.responses.objects import (
     Ending,
     Item,
     Shape,
+    asked_call,
     close_call,
     describe_call,
     describe_message,
@@ -120,19 +121,19 @@ class TurnFold:
         prompt: The first event of the turn.
         needs: Needs of all requests so far, by the ids of their calls.
         results: Results of calls that the client runs, by their ids.
-        heard: The prompt of the turn, and the messages that it has read since.
+        heard: The prompt of the turn, and the messages that it has read since, each with the number of its files.
         has_ended: Whether the turn has ended.
     """
 
     def __init__(self, session: str, turn: int, shape: Shape | None = None, place: Place | None = None) -> None:
         self.session = session
-        self._turn = turn
+        self.turn = turn
         self._shape = shape or Shape()
         self._place = place or Place()
         self.segments: list[Segment] = []
         self.prompt: log.AgentStart | None = None
         self.results: dict[str, str] = {}
-        self.heard: list[str] = []
+        self.heard: list[tuple[str, int]] = []
         self.has_ended = False
         self._is_asking = False
         self._seq = 0
@@ -169,7 +170,7 @@ class TurnFold:
         segment = self.segments[number - 1]
         usage = segment.usage if segment.ending is not None else None
         return describe_response(
-            ResponseId(self.session, self._turn, number),
+            ResponseId(self.session, self.turn, number),
             self._shape,
             created_at=segment.created_at,
             output=segment.items,
@@ -179,7 +180,7 @@ class TurnFold:
 
     def take(self, envelope: Envelope) -> list[WireEvent]:
         """The stream events of the next event of the log, and those of a group of requests that it ends."""
-        if envelope.turn != self._turn or envelope.event.type == "heartbeat":
+        if envelope.turn != self.turn or envelope.event.type == "heartbeat":
             return []
         event = envelope.event
         settled = [] if isinstance(event, log.UserInputRequired) else self.settle()
@@ -197,7 +198,7 @@ class TurnFold:
     def take_delta(self, delta: Delta) -> list[WireEvent]:
         """The stream events of a piece of the answer that is being written."""
         answer = self._answer
-        if answer is None or delta.kind != "text" or (delta.turn, delta.step) != (self._turn, self._step):
+        if answer is None or delta.kind != "text" or (delta.turn, delta.step) != (self.turn, self._step):
             return []
         self._attempt = max(self._attempt, delta.attempt)
         if delta.attempt <= self._stale:
@@ -254,7 +255,7 @@ class TurnFold:
         event = envelope.event
         if isinstance(event, log.AgentStart):
             self.prompt = event
-            self.heard.append(event.prompt)
+            self.heard.append((event.prompt, len(event.parts)))
             texts = {name: value for name, value in event.context.items() if isinstance(value, str)}
             self._shape = Shape(model=event.agent, metadata=texts, tools=self._shape.tools)
         self.segments.append(Segment(number=len(self.segments) + 1, created_at=envelope.at))
@@ -295,7 +296,7 @@ class TurnFold:
             case log.ToolError():
                 self._close_call(event.call_id, event.tool, None, event.error)
             case log.UserMessageReceived():
-                self.heard.append(event.content)
+                self.heard.append((event.content, len(event.parts)))
             case log.UserInputRequired():
                 self._ask(event, envelope.at)
             case log.UserInputReceived():
@@ -322,7 +323,7 @@ class TurnFold:
     def _add_message(self, answer: _Answer, more: str = "") -> None:
         """Make the message an item, with a new id where another one was."""
         segment = self.segments[-1]
-        message = item_id("msg", self.session, self._turn, self._step, self._tries, *([more] if more else []))
+        message = item_id("msg", self.session, self.turn, self._step, self._tries, *([more] if more else []))
         item = describe_message(message, None, "in_progress")
         if answer.index is None:
             answer.index = len(segment.items)
@@ -409,7 +410,7 @@ class TurnFold:
         told = self._arguments.get(call_id, "{}") if arguments is None else arguments
         approved = call_id in self.needs
         segment = self.segments[-1]
-        item = describe_call(self.session, call_id, tool, told, approved=approved)
+        item = describe_call(self.session, self.turn, call_id, tool, told, approved=approved)
         index = len(segment.items)
         self._calls[call_id] = (segment.number, index)
         segment.items.append(item)
@@ -435,7 +436,7 @@ class TurnFold:
 
     def _ask(self, event: log.UserInputRequired, at: datetime) -> None:
         segment = self.segments[-1]
-        item, index = describe_request(self.session, event), len(segment.items)
+        item, index = describe_request(self.session, self.turn, event), len(segment.items)
         self._is_asking = True
         self.needs[event.request_id] = event.needs
         self._asked_at = at
@@ -526,3 +527,22 @@ def fold_turn(session: str, turn: int, envelopes: Iterable[Envelope], shape: Sha
         fold.take(envelope)
     fold.settle()
     return fold
+
+
+def ask_again(fold: TurnFold, segment: int, missing: Collection[str]) -> list[WireEvent]:
+    """The stream events of a response that asks once more, for what it still waits for and nothing else."""
+    response = fold.response(segment) or {}
+    items = [item for item in fold.segments[segment - 1].items if asked_call(item) in missing]
+    begun: Item = {**response, "status": "in_progress", "output": []}
+    told: list[tuple[str, Item]] = [
+        ("response.created", {"response": begun}),
+        ("response.in_progress", {"response": begun}),
+    ]
+    for index, item in enumerate(items):
+        about: Item = {"output_index": index, "item": item}
+        told += [("response.output_item.added", about), ("response.output_item.done", about)]
+    told.append(("response.completed", {"response": {**response, "output": [*items]}}))
+    return [
+        WireEvent(segment, {"type": kind, "sequence_number": fold.seq * SPACE + PARKED + at, **fields})
+        for at, (kind, fields) in enumerate(told)
+    ]

@@ -5,11 +5,11 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
-from perdure.client import TurnClosedError, UnknownSessionError
+from perdure.client import TurnClosedError
 from perdure.client.stream import from_store
 from perdure.client.views import TurnView
 from perdure.contracts.turns import RunState
-from perdure.gateway.access import Gateway
+from perdure.gateway.access import Gateway, missing_as
 from perdure.gateway.doors.responses.events import TurnFold, WireEvent
 from perdure.gateway.doors.responses.objects import (
     Ending,
@@ -41,10 +41,8 @@ async def find_turn(gateway: Gateway, place: ResponseId) -> TurnView:
     Raises:
         ProblemError: There is none.
     """
-    try:
+    with missing_as(unknown_response(str(place))):
         return await gateway.client.turn_view(place.session, place.turn)
-    except UnknownSessionError:
-        raise unknown_response(str(place)) from None
 
 
 async def shape_of(gateway: Gateway, view: TurnView) -> Shape:
@@ -119,10 +117,14 @@ async def read_inputs(gateway: Gateway, place: ResponseId) -> list[Item]:
     """
     await describe(gateway, place)
     fold = await read_turn(gateway, place, await find_turn(gateway, place))
-    if place.segment > len(fold.segments):
-        return []
-    inputs = fold.segments[place.segment - 1].inputs
-    said = [describe_decision(place.session, one, fold.results.get(one.request_id)) for one in inputs]
+    return [] if place.segment > len(fold.segments) else inputs_of(fold, place.segment)
+
+
+def inputs_of(fold: TurnFold, segment: int) -> list[Item]:
+    """Items that a response of a turn was asked with, in order."""
+    place = ResponseId(fold.session, fold.turn, segment)
+    inputs = fold.segments[segment - 1].inputs
+    said = [describe_decision(place.session, place.turn, one, fold.results.get(one.request_id)) for one in inputs]
     return describe_inputs(place, fold.prompt, said)
 
 

@@ -11,7 +11,7 @@ from perdure.contracts.input_requests import DecidedRequest, InputRequest
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue
-from perdure.gateway.doors.responses.places import ResponseId, item_id
+from perdure.gateway.doors.responses.places import ResponseId, call_of, item_id, wire_call
 
 Item = dict[str, JsonValue]
 """An item of a response: a message, a call, or a request to whoever follows it."""
@@ -20,7 +20,7 @@ SERVER = "perdure"
 """Label of the server that runs an agent's tools: their calls are items ``mcp_call`` of it."""
 
 APPROVAL = "mcpr_"
-"""Prefix of the id of an approval request; the id of the call is behind it."""
+"""Prefix of the id of an approval request; the id of the call, as clients have it, is behind it."""
 
 STATUSES: Mapping[StopReason, str] = {
     StopReason.FINISHED: "completed",
@@ -146,21 +146,22 @@ def describe_inputs(place: ResponseId, prompt: AgentStart | None, said: Sequence
     return [{"id": message, "type": "message", "role": "user", "status": "completed", "content": content}]
 
 
-def describe_decision(session: str, decided: DecidedRequest, output: str | None) -> Item:
+def describe_decision(session: str, turn: int, decided: DecidedRequest, output: str | None) -> Item:
     """Reply to a request: a decision about a call, or the output of one that the client ran."""
     call_id = decided.request_id
+    wire = wire_call(session, turn, call_id)
     if decided.decision in {"approved", "denied"}:
         return {
-            "id": item_id("mcpa", session, call_id),
+            "id": item_id("mcpa", session, turn, call_id),
             "type": "mcp_approval_response",
-            "approval_request_id": APPROVAL + call_id,
+            "approval_request_id": APPROVAL + wire,
             "approve": decided.decision == "approved",
             "reason": None,
         }
     return {
-        "id": item_id("fco", session, call_id),
+        "id": item_id("fco", session, turn, call_id),
         "type": "function_call_output",
-        "call_id": call_id,
+        "call_id": wire,
         "output": output or "",
         "status": "completed",
     }
@@ -194,18 +195,16 @@ def describe_message(message: str, text: str | None, status: str) -> Item:
     return {"id": message, "type": "message", "role": "assistant", "status": status, "content": content}
 
 
-def describe_call(
-    session: str, call_id: str, tool: str, arguments: str, *, status: str = "in_progress", approved: bool = False
-) -> Item:
-    """A call that perdure runs."""
+def describe_call(session: str, turn: int, call_id: str, tool: str, arguments: str, *, approved: bool = False) -> Item:
+    """A call that perdure runs, and has not ended."""
     return {
-        "id": item_id("mcp", session, call_id),
+        "id": item_id("mcp", session, turn, call_id),
         "type": "mcp_call",
         "server_label": SERVER,
         "name": tool,
         "arguments": arguments,
-        "approval_request_id": APPROVAL + call_id if approved else None,
-        "status": status,
+        "approval_request_id": APPROVAL + wire_call(session, turn, call_id) if approved else None,
+        "status": "in_progress",
         "output": None,
         "error": None,
     }
@@ -220,21 +219,34 @@ def close_call(item: Item, result: str | None, error: ErrorDetail | None) -> Ite
     return {**item, "status": "failed", "output": result, "error": failure}
 
 
-def describe_request(session: str, request: InputRequest) -> Item:
+def describe_request(session: str, turn: int, request: InputRequest) -> Item:
     """Request that a turn waits for: an approval, or a call of a function that the client runs or a person answers."""
+    wire = wire_call(session, turn, request.request_id)
     if request.needs == "approval":
         return {
-            "id": APPROVAL + request.request_id,
+            "id": APPROVAL + wire,
             "type": "mcp_approval_request",
             "server_label": SERVER,
             "name": request.tool,
             "arguments": request.arguments,
         }
     return {
-        "id": item_id("fc", session, request.request_id),
+        "id": item_id("fc", session, turn, request.request_id),
         "type": "function_call",
-        "call_id": request.request_id,
+        "call_id": wire,
         "name": request.tool,
         "arguments": request.arguments,
         "status": "completed",
     }
+
+
+def asked_call(item: Item) -> str:
+    """The id of the call that an item is, or asks an approval of; an item that is none has an id that no call has."""
+    return call_of(str(item.get("call_id") or item["id"]).removeprefix(APPROVAL))
+
+
+def texts_of(items: Sequence[Item]) -> list[str]:
+    """The texts of the messages among these items."""
+    contents = [item["content"] for item in items if item["type"] == "message"]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return [str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part]

@@ -1,6 +1,7 @@
 """Places of this door: which part of which turn a response is, and where in the log an event of its stream stands.
 
-Both are written into what a client holds, so that the gateway remembers nothing: any replica reads them.
+All are written into what a client holds, so that the gateway remembers nothing: any replica reads them. So the ids of
+items and calls say which turn of which session they are of, and a conversation that is sent again leads back to it.
 """
 
 import base64
@@ -15,7 +16,12 @@ from perdure.contracts.ids import SESSION_ID_PATTERN
 
 PREFIX = "resp_"
 
+MARK = "-"
+"""Character before the turn in the id of an item or a call; names of neither have it."""
+
 _PLACE = re.compile(rf"([1-9]\d{{0,6}})\.([1-9]\d{{0,6}})\.({SESSION_ID_PATTERN[1:-1]})")
+_TURN = re.compile(rf"([1-9]\d{{0,6}})\.({SESSION_ID_PATTERN[1:-1]})")
+_ITEM = re.compile(r"([a-z]+_[0-9a-f]{12})([0-9a-f]{4})")
 
 
 @dataclass(frozen=True)
@@ -32,25 +38,81 @@ class ResponseId:
     segment: int = 1
 
     def __str__(self) -> str:
-        told = f"{self.turn}.{self.segment}.{self.session}".encode()
-        return PREFIX + base64.urlsafe_b64encode(told).decode().rstrip("=")
+        return PREFIX + _encode(f"{self.turn}.{self.segment}.{self.session}")
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """The response that an id names; None if this door writes no such id."""
-        try:
-            told = base64.urlsafe_b64decode(text.removeprefix(PREFIX) + "=" * (-len(text.removeprefix(PREFIX)) % 4))
-            found = _PLACE.fullmatch(told.decode())
-        except (binascii.Error, ValueError):
-            return None
+        found = _PLACE.fullmatch(_decode(text.removeprefix(PREFIX)))
         place = None if found is None else cls(found[3], int(found[1]), int(found[2]))
         return place if str(place) == text else None
 
 
-def item_id(prefix: str, session: str, *place: object) -> str:
+@dataclass(frozen=True)
+class Origin:
+    """Origin of an item or a call: the turn that its id names.
+
+    Attributes:
+        name: The id without the turn: of a call, the one that perdure has for it.
+    """
+
+    session: str
+    turn: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name}{MARK}{_encode(f'{self.turn}.{self.session}')}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The origin that an id names; None if this door writes no such id."""
+        name, _, told = text.partition(MARK)
+        found = _TURN.fullmatch(_decode(told))
+        if found is None:
+            return None
+        origin = cls(found[2], int(found[1]), name)
+        item = _ITEM.fullmatch(name)
+        is_whole = item is None or item[2] == _check_of(item[1], origin.session, origin.turn)
+        return origin if is_whole and str(origin) == text else None
+
+
+def item_id(prefix: str, session: str, turn: int, *place: object) -> str:
     """The id of an item, the same whenever it is read."""
-    told = "/".join(map(str, (session, *place)))
-    return f"{prefix}_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+    told = "/".join(map(str, (session, turn, *place)))
+    name = f"{prefix}_{_digest(told)[:12]}"
+    return str(Origin(session, turn, name + _check_of(name, session, turn)))
+
+
+def wire_call(session: str, turn: int, call_id: str) -> str:
+    """The id of a call as clients have it."""
+    return str(Origin(session, turn, call_id))
+
+
+def call_of(wire: str) -> str:
+    """The id of the call that clients have this id of; one that this door has not given is its own."""
+    origin = Origin.parse(wire)
+    return wire if origin is None else origin.name
+
+
+def _check_of(name: str, session: str, turn: int) -> str:
+    """Digits by which the id of an item shows that no character of it was lost."""
+    return _digest(f"{name}/{turn}/{session}")[:4]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _encode(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _decode(text: str) -> str:
+    """The text that is encoded so; empty for one that is not."""
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return ""
 
 
 SPACE = 1 << 20

@@ -5,24 +5,26 @@ where that takes nothing away, and refused where the answer would be another one
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, NoReturn
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from perdure.client import RequestRefusedError
-from perdure.client.requests import Content
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.caller_tools import MOST_CALLER_TOOLS, NO_ARGUMENTS, CallerTools
 from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.bodies import Body, Json
-from perdure.gateway.doors.prompts import join_parts
 from perdure.gateway.doors.responses.objects import APPROVAL
+from perdure.gateway.doors.responses.places import PREFIX, Origin, ResponseId, call_of
 from perdure.gateway.problems import problem_of_mistakes
 from perdure.gateway.views import SessionName
 
 Object = dict[str, Json]
+
+LONGEST_ID = 500
+"""Longest id of an item or a call: those of this door name a session of up to 200 characters."""
 
 
 class ResponseBody(Body):
@@ -118,19 +120,58 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """Wish of a request: to go on with what is said, or a turn with the prompt.
+class Entry:
+    """An item of the input, or a text of it.
 
     Attributes:
-        history: Messages before the prompt, in OpenAI's chat format, for a new session.
+        at: Its place in the request, for refusals.
+        kind: Its type.
+        id: Its own id, or for a reference the id that it names; empty without one.
+        origin: The turn that this id names, or the id of its call, if this door may have given it.
+        parts: The content of a message of the user, in OpenAI's chat format.
+        history: What it is in the history of a new session, in that format.
+        said: What it replies to a request.
+        settles: The id of the approval request that it shows to be settled, since the call has run.
+    """
+
+    at: str
+    kind: str
+    id: str = ""
+    origin: Origin | None = None
+    parts: Sequence[Object] = ()
+    history: Sequence[Object] = ()
+    said: "Said | None" = None
+    settles: str = ""
+
+    @property
+    def is_models(self) -> bool:
+        """Whether it is of the agent: the session that it comes from has it."""
+        return not self.parts and self.said is None
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is a request, which a reply may stand behind."""
+        return self.id.startswith((APPROVAL, "fc_")) or self.kind in {"function_call", "mcp_approval_request"}
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it says nothing that an agent could be told: the list of its own tools, its model's reasoning."""
+        return self.kind in _BARE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Wish of a request: what it shows of a conversation, and what it says, in the order of its input.
+
+    Attributes:
+        system: Texts of the instructions, which stand before the prompt.
         previous: The id of a response.
         conversation: The id of a session.
     """
 
     model: str | None
-    said: Sequence[Said] = ()
-    prompt: Content = ""
-    history: Sequence[Object] = ()
+    entries: Sequence[Entry] = ()
+    system: Sequence[str] = ()
     tools: Sequence[Object] = ()
     context: Mapping[str, str] | None = None
     budgets: Budgets | None = None
@@ -143,31 +184,30 @@ def read_request(body: ResponseBody) -> Asked:
 
     Raises:
         RequestRefusedError: It cannot be done; the text begins with the field.
-        ProblemError: The prompt is too long.
+        ProblemError: A tool is none, or the conversation has no name.
     """
     _refuse_what_would_change_answers(body)
-    goes_on = body.previous_response_id is not None or body.conversation is not None
-    read = _Input(goes_on=goes_on)
-    read.read(body.input)
-    if read.said and (read.prompt or read.history):
-        _refuse(
-            "input", "has outputs and messages; send the outputs first, and the message when that response has ended"
-        )
-    context = dict(body.metadata) if body.metadata else None
-    budgets = None if body.max_tool_calls is None else Budgets(tool_calls=body.max_tool_calls)
-    common = Asked(
+    items: Sequence[Object] = (
+        [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input or []
+    )
+    entries: list[Entry] = []
+    system = [body.instructions] if body.instructions else []
+    for number, item in enumerate(items):
+        at = f"input[{number}]"
+        if _is_system(item):
+            system.append(_text_of(at, item.get("content")))
+        else:
+            entries.append(read_item(at, item))
+    return Asked(
         model=body.model,
+        entries=entries,
+        system=[text for text in system if text],
         tools=_read_tools(body.tools or []),
-        context=context,
-        budgets=budgets,
+        context=dict(body.metadata) if body.metadata else None,
+        budgets=None if body.max_tool_calls is None else Budgets(tool_calls=body.max_tool_calls),
         previous=body.previous_response_id,
         conversation=_read_conversation(body),
-        said=tuple(read.said),
     )
-    if read.said:
-        return common
-    system = [text for text in (body.instructions, *read.system) if text]
-    return replace(common, prompt=read.content(system), history=tuple(read.history))
 
 
 def _refuse(name: str, why: str) -> NoReturn:
@@ -232,131 +272,114 @@ def _read_tools(given: Sequence[Object]) -> Sequence[Object]:
     return read
 
 
-@dataclass
-class _Input:
-    """The input of a request, as it is read.
+def _is_system(item: Object) -> bool:
+    role = str(item.get("role"))
+    return item.get("type", "message") == "message" and role in {"system", "developer"}
 
-    Attributes:
-        goes_on: Whether the request goes on with a session, which has the messages so far.
-        ran: Ids of the approval requests whose calls stand in the input with what came of them.
+
+def read_item(at: str, item: Object) -> Entry:
+    """Read an item of the input, or one of an output as if it were sent again.
+
+    Raises:
+        RequestRefusedError: It cannot be used.
     """
-
-    goes_on: bool
-    said: list[Said] = field(default_factory=list[Said])
-    system: list[str] = field(default_factory=list[str])
-    history: list[Object] = field(default_factory=list[Object])
-    prompt: list[Object] = field(default_factory=list[Object])
-    ran: set[str] = field(default_factory=set[str])
-
-    def read(self, given: str | Sequence[Object] | None) -> None:
-        """Read all items.
-
-        Raises:
-            RequestRefusedError: One cannot be used.
-        """
-        items: Sequence[Object] = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
-        self.ran = {str(item.get("approval_request_id")) for item in items if item.get("type") == "mcp_call"}
-        for number, item in enumerate(items):
-            self._read_item(f"input[{number}]", item)
-        if not self.goes_on and items and items[-1].get("type") == "function_call_output":
-            _refuse("input", "ends with an output; name the response that asked for it as previous_response_id")
-        if not self.prompt and not self.said and not self.goes_on:
-            _refuse("input", "has no message of the user behind all others; say what is to be done")
-
-    def content(self, system: Sequence[str]) -> Content:
-        """The prompt with the instructions before it.
-
-        Raises:
-            ProblemError: It is too long.
-        """
-        return join_parts(system, self.prompt, "input")
-
-    def _read_item(self, at: str, item: Object) -> None:
-        kind = item.get("type", "message")
-        if kind == "message":
-            self._read_message(at, item)
-        elif kind == "function_call_output":
-            self._read_output(at, item)
-        elif kind == "mcp_approval_response":
-            self._read_approval(at, item)
-        elif kind == "function_call" and not self.goes_on:
-            self._read_call(at, item, "call_id")
-        elif kind == "mcp_call" and not self.goes_on:
-            self._read_call(at, item, "id")
-            self.history.append({"role": "tool", "tool_call_id": item["id"], "content": _outcome_of(at, item)})
-        elif str(kind) in _UNRESOLVED and not self.goes_on and str(item.get("id")) not in self.ran:
-            _refuse(at, _UNRESOLVED[str(kind)])
-        elif str(kind) not in _KNOWN:
-            _refuse(at, f"an item of type {str(kind)[:50]!r} cannot be used here; leave it out")
-
-    def _read_message(self, at: str, item: Object) -> None:
-        role = item.get("role")
-        if str(role) in {"system", "developer"}:
-            self.system.append(_text_of(at, item.get("content")))
-        elif role == "user":
-            self.prompt += _parts_of(at, item.get("content"))
-        elif role != "assistant":
-            _refuse(at, "is no message: its role is user, assistant, system or developer")
-        elif not self.goes_on:
-            self._settle_prompt(at)
-            self.history.append({"role": "assistant", "content": _text_of(at, item.get("content"))})
-
-    def _settle_prompt(self, at: str) -> None:
-        """Take the messages of the user so far into the history, as others stand behind them."""
-        if any(part["type"] != "text" for part in self.prompt):
-            _refuse(at, "only the last message may have images and files")
-        self.history += [{"role": "user", "content": part["text"]} for part in self.prompt]
-        self.prompt = []
-
-    def _read_output(self, at: str, item: Object) -> None:
-        call_id = _name_of(at, item, "call_id")
-        output = item.get("output")
-        text = output if isinstance(output, str) else _text_of(f"{at}.output", output)
-        if self.goes_on:
-            self.said.append(Said(call_id=call_id, output=text))
-            return
-        self._settle_prompt(at)
-        self.history.append({"role": "tool", "tool_call_id": call_id, "content": text})
-
-    def _read_approval(self, at: str, item: Object) -> None:
-        request, approve, reason = _name_of(at, item, "approval_request_id"), item.get("approve"), item.get("reason")
-        if not isinstance(approve, bool) or not isinstance(reason or "", str):
-            _refuse(at, "approve is true or false, and reason a text")
-        if not self.goes_on:
-            _refuse(at, "name the response that asked for it as previous_response_id")
-        said = str(reason or "")
-        self.said.append(Said(call_id=request.removeprefix(APPROVAL), approve=bool(approve), reason=said))
-
-    def _read_call(self, at: str, item: Object, name: str) -> None:
-        """A call that the caller resends, with the messages of a conversation that it keeps itself.
-
-        The field ``name`` has its id.
-        """
-        self._settle_prompt(at)
-        function: Object = {"name": _name_of(at, item, "name"), "arguments": item.get("arguments") or "{}"}
-        call: Object = {"id": _name_of(at, item, name), "type": "function", "function": function}
-        if not self.history or self.history[-1]["role"] != "assistant":
-            self.history.append({"role": "assistant", "content": ""})
-        calls = self.history[-1].setdefault("tool_calls", [])
-        if isinstance(calls, list):
-            calls.append(call)
+    kind = str(item.get("type", "message"))
+    read = _READERS.get(kind)
+    if read is None:
+        _refuse(at, f"an item of type {kind[:50]!r} cannot be used here; leave it out")
+    return read(at, item)
 
 
-_KNOWN = frozenset(
-    {"function_call", "mcp_call", "mcp_approval_request", "mcp_list_tools", "reasoning", "item_reference"}
-)
-"""Types of items that clients resend of what they were sent, and that the session has.
+def _read_message(at: str, item: Object) -> Entry:
+    role = item.get("role")
+    if role == "user":
+        return Entry(at=at, kind="message", parts=_parts_of(at, item.get("content")), **_identity(item))
+    if role != "assistant":
+        _refuse(at, "is no message: its role is user, assistant, system or developer")
+    text = _text_of(at, item.get("content"))
+    return Entry(at=at, kind="message", history=[{"role": "assistant", "content": text}], **_identity(item))
 
-A new session goes without the agent's own list of tools and its model's reasoning: nobody is told less by that.
-"""
 
-_UNRESOLVED: Mapping[str, str] = {
-    "item_reference": "refers to an item that the request does not hold; name the response before this one as "
-    "previous_response_id, or a conversation (in Vercel's AI SDK providerOptions.openai.previousResponseId or "
-    ".conversation), or send the items whole",
-    "mcp_approval_request": "is a request without its decision; name the response that asked as previous_response_id",
+def _read_output(at: str, item: Object) -> Entry:
+    wire, output = _name_of(at, item, "call_id"), item.get("output")
+    text = output if isinstance(output, str) else _text_of(f"{at}.output", output)
+    history: Object = {"role": "tool", "tool_call_id": call_of(wire), "content": text}
+    said = Said(call_id=call_of(wire), output=text)
+    return Entry(at=at, kind="function_call_output", origin=Origin.parse(wire), history=[history], said=said)
+
+
+def _read_approval(at: str, item: Object) -> Entry:
+    wire, approve, reason = _name_of(at, item, "approval_request_id"), item.get("approve"), item.get("reason")
+    if not isinstance(approve, bool) or not isinstance(reason or "", str):
+        _refuse(at, "approve is true or false, and reason a text")
+    call = wire.removeprefix(APPROVAL)
+    said = Said(call_id=call_of(call), approve=bool(approve), reason=str(reason or ""))
+    return Entry(at=at, kind="mcp_approval_response", id=wire, origin=Origin.parse(call), said=said)
+
+
+def _read_function_call(at: str, item: Object) -> Entry:
+    wire = _name_of(at, item, "call_id")
+    call = Entry(at=at, kind="function_call", history=[_call_of(at, item, call_of(wire))], **_identity(item))
+    return replace(call, origin=Origin.parse(wire) or call.origin)
+
+
+def _read_ended_call(at: str, item: Object) -> Entry:
+    call_id = call_of(_name_of(at, item, "id"))
+    outcome: Object = {"role": "tool", "tool_call_id": call_id, "content": _outcome_of(at, item)}
+    request = item.get("approval_request_id")
+    return Entry(
+        at=at,
+        kind="mcp_call",
+        history=[_call_of(at, item, call_id), outcome],
+        settles=request if isinstance(request, str) else "",
+        **_identity(item),
+    )
+
+
+def _read_approval_request(at: str, item: Object) -> Entry:
+    wire = _name_of(at, item, "id")
+    call = wire.removeprefix(APPROVAL)
+    history = [_call_of(at, item, call_of(call))]
+    return Entry(at=at, kind="mcp_approval_request", id=wire, origin=Origin.parse(call), history=history)
+
+
+def _read_reference(at: str, item: Object) -> Entry:
+    wire = _name_of(at, item, "id")
+    origin = Origin.parse(wire.removeprefix(APPROVAL))
+    if origin is None and (place := ResponseId.parse(wire)) is not None:
+        origin = Origin(place.session, place.turn, PREFIX)
+    return Entry(at=at, kind="item_reference", id=wire, origin=origin)
+
+
+def _read_bare(at: str, item: Object) -> Entry:
+    return Entry(at=at, kind=str(item["type"]), **_identity(item))
+
+
+_BARE = frozenset({"mcp_list_tools", "reasoning"})
+
+_READERS: Mapping[str, Callable[[str, Object], Entry]] = {
+    "message": _read_message,
+    "function_call": _read_function_call,
+    "function_call_output": _read_output,
+    "item_reference": _read_reference,
+    "mcp_approval_request": _read_approval_request,
+    "mcp_approval_response": _read_approval,
+    "mcp_call": _read_ended_call,
+    **dict.fromkeys(_BARE, _read_bare),
 }
-"""Items that only a session can resolve, and why a request without one is refused."""
+"""Readers of the items that clients send."""
+
+
+def _identity(item: Object) -> dict[str, Any]:
+    found = item.get("id")
+    return {"id": found, "origin": Origin.parse(found)} if isinstance(found, str) else {}
+
+
+def _call_of(at: str, item: Object, call_id: str) -> Object:
+    """A call as the history has it, in a message of the agent."""
+    function: Object = {"name": _name_of(at, item, "name"), "arguments": item.get("arguments") or "{}"}
+    call: Object = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _outcome_of(at: str, item: Object) -> str:
@@ -370,8 +393,8 @@ def _outcome_of(at: str, item: Object) -> str:
 
 def _name_of(at: str, item: Object, name: str) -> str:
     value = item.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= 200:
-        _refuse(at, f"{name} is a text of 1 to 200 characters")
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
+        _refuse(at, f"{name} is a text of 1 to {LONGEST_ID} characters")
     return value
 
 

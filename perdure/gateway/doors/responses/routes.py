@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -24,7 +24,7 @@ from perdure.gateway.bodies import Body, Router
 from perdure.gateway.callers import Caller
 from perdure.gateway.doors import Door
 from perdure.gateway.doors.responses.carrying import Carrier, own_response
-from perdure.gateway.doors.responses.events import WireEvent
+from perdure.gateway.doors.responses.events import WireEvent, ask_again
 from perdure.gateway.doors.responses.following import (
     check_exists,
     describe,
@@ -32,6 +32,7 @@ from perdure.gateway.doors.responses.following import (
     first_event,
     follow,
     read_inputs,
+    read_turn,
     wait_for_end,
 )
 from perdure.gateway.doors.responses.objects import Item, describe_list
@@ -70,8 +71,11 @@ async def create_response(
     """Start a turn, or say to one what it waits for; then stream the response, wait for its end, or neither."""
     asked = read_request(body)
     carrier = Carrier(gateway, caller, request, idempotency_key)
-    place = await carrier.carry_out(asked, body)
+    carried = await carrier.carry_out(asked, body)
+    place, missing = carried.place, carried.missing
     reader = await act_for(gateway, caller, place.session)
+    if missing:
+        return await _ask_again(gateway, place, missing, stream=body.stream is True)
     if body.stream:
         return await _stream(gateway, reader, place)
     if not body.background:
@@ -80,6 +84,15 @@ async def create_response(
     if not body.background and response["status"] in _UNENDED:
         raise _unended(place, has_key=idempotency_key is not None)
     return JSONResponse(response)
+
+
+async def _ask_again(gateway: Gateway, place: ResponseId, missing: Sequence[str], *, stream: bool) -> Response:
+    """The response that asked, with what it still waits for: not all of its requests were replied to."""
+    fold = await read_turn(gateway, place, await find_turn(gateway, place))
+    events = ask_again(fold, place.segment, missing)
+    if not stream:
+        return JSONResponse(events[-1].body["response"])
+    return Response(b"".join(map(encode_event, events)), media_type="text/event-stream")
 
 
 _UNENDED = frozenset({"queued", "in_progress"})

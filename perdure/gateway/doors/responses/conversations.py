@@ -1,0 +1,141 @@
+"""Conversations that clients send again, and what of them is new: pure, of the items of a request alone.
+
+Clients of OpenAI keep the conversation themselves, and many send all of it with each request. What stands before the
+last item of the agent was said before, so it is what the session has, or a history. What stands behind it is new.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from perdure.client import RequestRefusedError
+from perdure.client.requests import Content
+from perdure.gateway.doors.prompts import join_parts
+from perdure.gateway.doors.responses.places import ResponseId
+from perdure.gateway.doors.responses.requests import Entry, Object, Said
+
+
+def last_place(entries: Sequence[Entry]) -> ResponseId | None:
+    """The turn that the last item of a session is of."""
+    found = next((entry.origin for entry in reversed(entries) if entry.origin is not None), None)
+    return None if found is None else ResponseId(found.session, found.turn)
+
+
+def new_words(entries: Sequence[Entry]) -> list[Object]:
+    """The messages of the user behind all of the agent's, as the parts of one."""
+    last = _last(entries, lambda entry: entry.is_models)
+    return [part for entry in entries[last + 1 :] for part in entry.parts]
+
+
+def live_replies(entries: Sequence[Entry]) -> list[Entry]:
+    """The replies that may not have been given: no item of the agent but further requests stands behind them."""
+    last = _last(entries, lambda entry: entry.is_models and not entry.asks and not entry.is_bare)
+    return [entry for entry in entries[last + 1 :] if entry.said is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Words of the user that a conversation shows before items of a turn, which has heard them if nothing was edited.
+
+    Attributes:
+        at: Place of the turn's item.
+        behind_reply: Whether they stand beside a reply, so that the turn has heard them later than its prompt.
+    """
+
+    at: str
+    session: str
+    turn: int
+    parts: Sequence[Object]
+    behind_reply: bool
+
+    def is_in(self, heard: Sequence[tuple[str, int]]) -> bool:
+        """Whether they are among these texts, each with the number of its files; instructions may stand before them."""
+        text = "\n\n".join(str(part["text"]) for part in self.parts if part["type"] == "text")
+        files = sum(part["type"] != "text" for part in self.parts)
+        return any((told == text or told.endswith(f"\n\n{text}")) and count == files for told, count in heard)
+
+
+def words_shown(entries: Sequence[Entry]) -> Iterator[Shown]:
+    """The words that stand before items of turns."""
+    parts: list[Object] = []
+    replied = False
+    for entry in entries:
+        if entry.parts:
+            parts += entry.parts
+        elif entry.said is not None:
+            replied = True
+        elif not entry.is_bare:
+            if parts and (origin := entry.origin) is not None:
+                yield Shown(at=entry.at, session=origin.session, turn=origin.turn, parts=parts, behind_reply=replied)
+            parts, replied = [], False
+
+
+def begin(entries: Sequence[Entry], system: Sequence[str]) -> tuple[Content, list[Object]]:
+    """The prompt of a new session, and the history before it.
+
+    Raises:
+        RequestRefusedError: There is nothing to be done, or an item would be left out.
+        ProblemError: The prompt is too long.
+    """
+    cut = _last(entries, lambda entry: not entry.parts) + 1
+    words = [part for entry in entries[cut:] for part in entry.parts]
+    if not words:
+        raise nothing_new(entries)
+    return join_parts(system, words, "input"), _history_of(entries[:cut])
+
+
+def nothing_new(entries: Sequence[Entry]) -> RequestRefusedError:
+    """The refusal of a conversation behind which nothing is said."""
+    kind = entries[-1].kind if entries else ""
+    return RequestRefusedError(f"input: {_NOTHING_NEW.get(kind, _NO_MESSAGE)}")
+
+
+_NO_MESSAGE = "has no message of the user behind all others; say what is to be done"
+_NAME_IT = "name the response that asked for it as previous_response_id"
+_NOTHING_NEW: Mapping[str, str] = {
+    "function_call_output": f"ends with the output of a call that no turn waits for; {_NAME_IT}",
+    "mcp_approval_response": f"ends with a decision that no turn waits for; {_NAME_IT}",
+}
+
+
+def _history_of(entries: Sequence[Entry]) -> list[Object]:
+    ran = {entry.settles for entry in entries}
+    decisions = {entry.id: entry.said for entry in entries if entry.said is not None and entry.id}
+    asked = {entry.id for entry in entries if entry.kind == "mcp_approval_request"}
+    history: list[Object] = []
+    for entry in entries:
+        if any(part["type"] != "text" for part in entry.parts):
+            raise RequestRefusedError(f"{entry.at}: only the last message may have images and files")
+        told = [*entry.history, *({"role": "user", "content": part["text"]} for part in entry.parts)]
+        if entry.kind == "mcp_approval_request":
+            told = [] if entry.id in ran else _denied(entry, decisions.get(entry.id))
+        elif entry.id in decisions and entry.id not in ran | asked:
+            raise RequestRefusedError(f"{entry.at}: decides about a call that is not there; {_NAME_IT}")
+        for message in told:
+            _add(history, message)
+    return history
+
+
+def _denied(request: Entry, decision: Said | None) -> list[Object]:
+    """A call that was not approved, with that as its result."""
+    if decision is None or decision.approve:
+        raise RequestRefusedError(f"{request.at}: is a request without what came of it; {_NAME_IT}")
+    why = f": {decision.reason}" if decision.reason else ""
+    return [
+        *request.history,
+        {"role": "tool", "tool_call_id": decision.call_id, "content": f"the call was denied{why}"},
+    ]
+
+
+def _last(entries: Sequence[Entry], is_one: Callable[[Entry], bool]) -> int:
+    """The place of the last entry that is one; -1 without any."""
+    return next((at for at in reversed(range(len(entries))) if is_one(entries[at])), -1)
+
+
+def _add(history: list[Object], message: Object) -> None:
+    """Add a message; a call joins the message of the agent before it."""
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and history and history[-1]["role"] == "assistant":
+        before = history[-1].get("tool_calls")
+        history[-1] = {**history[-1], "tool_calls": [*(before if isinstance(before, list) else ()), *calls]}
+        return
+    history.append(message)

@@ -1,0 +1,152 @@
+"""Looking up what a conversation shows: whose its items are, whether words were edited, and what references mean."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from perdure.client import EventsGoneError, SessionErasedError, UnknownSessionError
+from perdure.client.stream import from_store
+from perdure.contracts.events import AgentStart
+from perdure.contracts.values import JsonValue
+from perdure.gateway.access import Gateway, act_for, own_session
+from perdure.gateway.callers import Caller
+from perdure.gateway.doors.responses.conversations import Shown, words_shown
+from perdure.gateway.doors.responses.events import TurnFold
+from perdure.gateway.doors.responses.following import find_turn, inputs_of, read_turn
+from perdure.gateway.doors.responses.places import Origin, ResponseId
+from perdure.gateway.doors.responses.requests import Entry, read_item
+from perdure.gateway.problems import ProblemCode, ProblemError
+
+OLDEST = 100
+"""Forks that are followed back from a session."""
+
+Turn = tuple[str, int]
+"""A session's id and the number of a turn of it."""
+
+
+class Lookup:
+    """Looks up the items of one request, as one caller."""
+
+    def __init__(self, gateway: Gateway, caller: Caller) -> None:
+        self._gateway = gateway
+        self._caller = caller
+        self._folds: dict[Turn, TurnFold] = {}
+
+    async def with_own(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries; an item that is not of this tenant, sent whole, comes from nowhere.
+
+        Raises:
+            ProblemError: A reference names what is not there.
+            SessionErasedError: A reference names what was the caller's, and was erased.
+        """
+        owned: dict[str, bool] = {}
+        told: list[Entry] = []
+        for entry in entries:
+            origin, refers = entry.origin, entry.kind == "item_reference"
+            if origin is not None and (refers or origin.session not in owned):
+                owned[origin.session] = await self._owns(origin.session, or_tell=refers)
+            is_own = origin is not None and owned[origin.session]
+            if refers and not is_own:
+                raise _unknown_item(entry)
+            told.append(entry if is_own else replace(entry, origin=None))
+        return told
+
+    async def _owns(self, session: str, *, or_tell: bool) -> bool:
+        try:
+            await own_session(session, await act_for(self._gateway, self._caller, session), self._gateway)
+        except UnknownSessionError as error:
+            if or_tell and isinstance(error, SessionErasedError):
+                raise
+            return False
+        return True
+
+    async def turn(self, session: str, turn: int) -> TurnFold:
+        """The fold of a turn, read once.
+
+        Raises:
+            ProblemError: There is no such turn.
+            EventsGoneError: The retention of the agent has deleted its log.
+        """
+        if (session, turn) not in self._folds:
+            place = ResponseId(session, turn)
+            self._folds[session, turn] = await read_turn(self._gateway, place, await find_turn(self._gateway, place))
+        return self._folds[session, turn]
+
+    async def edited(self, entries: Sequence[Entry]) -> str | None:
+        """The place of the first item before which other words stand than its turn has heard; None without one.
+
+        What a retention has deleted is taken to be as it is shown.
+        """
+        shown = [*words_shown(entries)]
+        prompts = await self._read_prompts({(one.session, one.turn) for one in shown if not one.behind_reply})
+        for one in shown:
+            heard = await self._heard_later(one) if one.behind_reply else prompts.get((one.session, one.turn))
+            if heard is not None and not one.is_in(heard):
+                return one.at
+        return None
+
+    async def _read_prompts(self, turns: Iterable[Turn]) -> dict[Turn, list[tuple[str, int]]]:
+        store = await self._gateway.client.store()
+        keys: dict[str, list[str]] = {}
+        for session, turn in turns:
+            keys.setdefault(session, []).append(f"{turn}/agent_start")
+        found: dict[Turn, list[tuple[str, int]]] = {}
+        for session, names in keys.items():
+            for line in await from_store(lambda: store.events_by_key(session, names)):  # noqa: B023 - awaited here
+                if isinstance(line.event, AgentStart):
+                    found[session, line.turn] = [(line.event.prompt, len(line.event.parts))]
+        return found
+
+    async def _heard_later(self, shown: Shown) -> list[tuple[str, int]] | None:
+        try:
+            return (await self.turn(shown.session, shown.turn)).heard
+        except EventsGoneError:
+            return None
+
+    async def descends(self, session: str, ancestor: str) -> bool:
+        """Whether a session was forked from another one, or from a fork of it."""
+        store = await self._gateway.client.store()
+        for _ in range(OLDEST):
+            if session == ancestor:
+                return True
+            begun = await from_store(lambda: store.events_by_key(session, ["1/agent_start"]))  # noqa: B023
+            start = begun[0].event if begun else None
+            origin = start.resumed_from if isinstance(start, AgentStart) else None
+            if origin is None or origin.session is None:
+                return False
+            session = origin.session
+        return False
+
+    async def resolved(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries, with the items that references refer to in their places.
+
+        Raises:
+            ProblemError: A reference names what is not there.
+            EventsGoneError: The retention of the agent has deleted it.
+        """
+        told: list[Entry] = []
+        for entry in entries:
+            if entry.kind == "item_reference" and (origin := entry.origin) is not None:
+                told += await self._resolve(entry, origin)
+            else:
+                told.append(entry)
+        return told
+
+    async def _resolve(self, reference: Entry, origin: Origin) -> list[Entry]:
+        fold = await self.turn(origin.session, origin.turn)
+        place = ResponseId.parse(reference.id)
+        items: list[dict[str, JsonValue]] = []
+        for segment in fold.segments:
+            response = str(ResponseId(origin.session, origin.turn, segment.number))
+            inputs = inputs_of(fold, segment.number)
+            items += [item for item in (*inputs, *segment.items) if reference.id in (item["id"], response)]
+            if place is not None:
+                items = [item for item in items if item not in inputs]
+        if not items:
+            raise _unknown_item(reference)
+        return [read_item(reference.at, item) for item in items]
+
+
+def _unknown_item(entry: Entry) -> ProblemError:
+    """The refusal of a reference: in the same words whether nobody has the item or another tenant."""
+    msg = f"{entry.at}: there is no item {entry.id[:200]!r}; send the items whole, or name a previous_response_id"
+    return ProblemError(404, ProblemCode.UNKNOWN_TURN, msg)

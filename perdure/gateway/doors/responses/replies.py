@@ -1,0 +1,181 @@
+"""Replies to what a turn waits for: whether they fit, and giving them, for this door and for another."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from perdure.client import RequestRefusedError
+from perdure.client.requests import ResultMore, validate
+from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, Need, ResultRequest
+from perdure.gateway.access import Gateway
+from perdure.gateway.callers import Caller, Scope
+from perdure.gateway.doors.responses.events import TurnFold
+from perdure.gateway.doors.responses.following import find_turn, read_turn
+from perdure.gateway.doors.responses.objects import asked_call
+from perdure.gateway.doors.responses.places import ResponseId
+from perdure.gateway.doors.responses.requests import Said
+from perdure.gateway.problems import ProblemCode, ProblemError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """A protocol's words in refusals.
+
+    Attributes:
+        field: Field of the request that replies stand in.
+        thing: Word for a segment of a turn.
+        needs: What replies to each need.
+    """
+
+    field: str
+    thing: str
+    needs: Mapping[Need, str]
+
+
+OPENAI_WORDS = Words(
+    field="input",
+    thing="response",
+    needs={
+        "approval": "an mcp_approval_response",
+        "answer": "a function_call_output",
+        "result": "a function_call_output",
+    },
+)
+
+
+class Speaker:
+    """Says to turns what they wait for, as one caller."""
+
+    def __init__(self, gateway: Gateway, caller: Caller) -> None:
+        self._gateway = gateway
+        self._caller = caller
+
+    async def say(
+        self, place: ResponseId, fold: TurnFold, said: Sequence[Said], words: Words = OPENAI_WORDS
+    ) -> ResponseId:
+        """Say to a turn, read so far, all that its segment waits for; the segment that goes on behind it.
+
+        Raises:
+            RequestRefusedError: Something is missing, or is said that the segment does not wait for.
+            ProblemError: The caller may not, or something else stands.
+        """
+        if missing := self.check(place, fold, said, words):
+            raise RequestRefusedError(f"{words.field}: no output found for {', '.join(missing)}; send all at once")
+        return await self.give(place, fold, said)
+
+    def check(
+        self, place: ResponseId, fold: TurnFold, said: Sequence[Said], words: Words = OPENAI_WORDS
+    ) -> Sequence[str]:
+        """Check what is to be said, before any of it is; the requests that are then still to be replied to.
+
+        Raises:
+            RequestRefusedError: Something is said that the segment does not wait for.
+            ProblemError: The caller may not.
+        """
+        requests = requests_of(fold, place.segment)
+        if not requests:
+            raise RequestRefusedError(f"{words.field}: the {words.thing} waits for nothing; send a message of the user")
+        check_said(requests, said, words)
+        self._check_scopes(requests, said)
+        for one in said:
+            _validate(one, requests[one.call_id], self._caller.name)
+        told = {one.call_id for one in said} | decided_behind(fold, place.segment)
+        return [name for name in requests if name not in told]
+
+    async def give(self, place: ResponseId, fold: TurnFold, said: Sequence[Said]) -> ResponseId:
+        """Give what was checked; the segment that goes on once all is said.
+
+        Raises:
+            ProblemError: Something else stands.
+        """
+        requests = requests_of(fold, place.segment)
+        for one in said:
+            await self._say_one(place.session, one, requests[one.call_id], self._caller.name)
+        if not fold.has_ended:  # it may have stopped since it was read, so that the next turn has taken what was said
+            fold = await read_turn(self._gateway, place, await find_turn(self._gateway, place))
+        if fold.has_ended and len(fold.segments) == place.segment:  # a turn that stops for its requests
+            return ResponseId(place.session, place.turn + 1)
+        return ResponseId(place.session, place.turn, place.segment + 1)
+
+    def _check_scopes(self, requests: Mapping[str, Need], said: Sequence[Said]) -> None:
+        asks_people = any(requests[one.call_id] != "result" for one in said)
+        if asks_people and not self._caller.may(Scope.APPROVE):
+            msg = f"the token {self._caller.name!r} lacks the scope 'approve'; use one that has it"
+            raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
+
+    async def _say_one(self, session: str, one: Said, need: Need, by: str) -> None:
+        client = self._gateway.client
+        try:
+            if one.error:
+                await client.submit_result(session, one.call_id, **ResultMore(by=by, error=one.error))
+            elif one.output is None and one.approve:
+                await client.approve(session, one.call_id, by=by)
+            elif one.output is None:
+                await client.deny(session, one.call_id, by=by, reason=one.reason)
+            elif need == "result":
+                await client.submit_result(session, one.call_id, one.output, **ResultMore(by=by))
+            else:
+                await client.answer(session, one.call_id, one.output, by=by)
+        except RequestRefusedError as error:
+            raise ProblemError(409, ProblemCode.CONFLICT, str(error)) from error
+
+
+def requests_of(fold: TurnFold, segment: int) -> dict[str, Need]:
+    """The requests of a response: what each needs, by the ids of the calls."""
+    found = fold.segments[segment - 1].items if 0 < segment <= len(fold.segments) else []
+    calls = map(asked_call, found)
+    return {call_id: fold.needs[call_id] for call_id in calls if call_id in fold.needs}
+
+
+def segment_asking(fold: TurnFold, names: Collection[str]) -> int | None:
+    """Number of the last segment that asks for one of these calls."""
+    numbers = [
+        segment.number for segment in fold.segments if not requests_of(fold, segment.number).keys().isdisjoint(names)
+    ]
+    return numbers[-1] if numbers else None
+
+
+def last_asking(fold: TurnFold) -> int:
+    """Number of the last segment that asks for anything; of the last one if none does."""
+    numbers = [segment.number for segment in fold.segments if requests_of(fold, segment.number)]
+    return numbers[-1] if numbers else max(1, len(fold.segments))
+
+
+def decided_behind(fold: TurnFold, segment: int) -> set[str]:
+    """Ids of the calls that somebody has decided behind a response."""
+    return {receipt.request_id for later in fold.segments[segment:] for receipt in later.inputs}
+
+
+def check_said(requests: Mapping[str, Need], said: Sequence[Said], words: Words = OPENAI_WORDS) -> None:
+    """Check that nothing is said but what a segment asks for, once and in its kind, in a protocol's own words.
+
+    Raises:
+        RequestRefusedError: It is not so.
+    """
+    told = [one.call_id for one in said]
+    for one in said:
+        need = requests.get(one.call_id)
+        if need is None:
+            msg = f"{words.field}: the {words.thing} asks for no {one.call_id!r}; it asks for {[*requests]}"
+            raise RequestRefusedError(msg)
+        if one.says not in _SAYS[need] and not (one.declines and need == "answer"):
+            raise RequestRefusedError(f"{words.field}: {one.call_id!r} needs {words.needs[need]}")
+    if twice := next((name for name in told if told.count(name) > 1), None):
+        raise RequestRefusedError(f"{words.field}: {twice!r} is there twice")
+
+
+_SAYS: Mapping[Need, frozenset[str]] = {
+    "approval": frozenset({"decision"}),
+    "answer": frozenset({"output"}),
+    "result": frozenset({"output", "error"}),
+}
+"""Kinds of replies to each need."""
+
+
+def _validate(one: Said, need: Need, by: str) -> None:
+    fields: dict[str, object] = {"request": one.call_id, "by": by}
+    if one.error:
+        validate(ResultRequest, {**fields, "error": one.error})
+    elif one.output is None:
+        validate(ApproveRequest, fields) if one.approve else validate(DenyRequest, {**fields, "reason": one.reason})
+    else:
+        validate(ResultRequest if need == "result" else AnswerRequest, {**fields, "value": one.output})
