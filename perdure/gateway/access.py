@@ -19,7 +19,7 @@ from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.hub import Hub
 from perdure.gateway.limits import Limits
-from perdure.gateway.problems import ProblemCode, ProblemError, unauthenticated
+from perdure.gateway.problems import ProblemCode, ProblemError, gateway_stops, unauthenticated
 from perdure.gateway.tokens import Tokens
 from perdure.store.keys.tombstones import describe_erased
 from perdure.tracing import Tracing
@@ -47,6 +47,11 @@ class Gateway:
     def hold(self, caller: Caller) -> AbstractContextManager[asyncio.Event]:
         """An event that is set once the caller may not stay, for as long as the block lasts."""
         return nullcontext(asyncio.Event()) if self.tokens is None else self.tokens.hold(caller)
+
+    def ends(self, gone: asyncio.Event) -> dict[asyncio.Event, ProblemError]:
+        """The events that end a stream, and why: the gateway stops, or the caller may not stay."""
+        stops = gateway_stops("what it follows", "read on behind the last event")
+        return {self.stopping: stops, gone: unauthenticated("the token is no longer known")}
 
     def check(self, caller: Caller) -> Caller:
         """The caller, whose token may have been taken out since it was found.

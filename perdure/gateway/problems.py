@@ -67,6 +67,8 @@ class ProblemCode(StrEnum):
     """The tenant has too many open streams."""
     TOO_MANY_SCHEDULES = "request.too_many_schedules"
     """The tenant has too many schedules."""
+    READER_STALLED = "request.reader_stalled"
+    """The reader of a stream took nothing for too long."""
     EVENTS_GONE = "request.events_gone"
     """The events were deleted by the retention of the session's agent."""
     NO_WORKER = "runtime.no_worker"
@@ -110,6 +112,12 @@ class ProblemError(Exception):
 
 class CutAnswerError(Exception):
     """An answer that could not be sent to its end."""
+
+
+def gateway_stops(what: str, then: str) -> ProblemError:
+    """The error of a gateway that stops before what somebody waits for has ended."""
+    msg = f"the gateway stops, and {what} goes on without it; {then}"
+    return ProblemError(503, ProblemCode.GATEWAY_STOPS, msg, {"Retry-After": "1"})
 
 
 def unauthenticated(why: str) -> ProblemError:

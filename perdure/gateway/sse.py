@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
+from http import HTTPStatus
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from perdure.contracts.errors import PerdureError
 from perdure.contracts.events import Envelope
 from perdure.contracts.values import JsonValue
+from perdure.gateway.problems import ProblemCode, ProblemError, problem_of
 
 PING_EVERY = timedelta(seconds=15)
 """After so long without an event comes a comment, so that no proxy takes the stream for dead."""
@@ -70,9 +73,20 @@ def encode_notice(name: str, data: Mapping[str, JsonValue]) -> bytes:
 Chunks = AsyncGenerator[tuple[bytes, str], None]
 """Bytes to send, and the reader's place behind them."""
 
+Farewell = Callable[[ProblemError, str], bytes]
+"""Writes why a stream ends before what it follows does, for a reader at this place."""
+
+
+def say_dropped(_: ProblemError, place: str) -> bytes:
+    """The farewell of our own streams: they may be followed on from any place."""
+    return encode_notice(DROPPED, {"after": place})
+
 
 class EventStream(Response):
-    """A response that streams until its chunks end, its reader goes or takes nothing, or an event says so."""
+    """A response that streams until its chunks end, its reader goes or takes nothing, or an event says so.
+
+    No reader can take a stream for whole that is not: it then ends with a farewell.
+    """
 
     media_type = "text/event-stream"
 
@@ -81,18 +95,18 @@ class EventStream(Response):
         chunks: Chunks,
         *,
         place: str,
-        ends: Sequence[asyncio.Event] = (),
+        ends: Mapping[asyncio.Event, ProblemError],
         closing: AsyncExitStack | None = None,
-        notices: bool = True,
+        farewell: Farewell = say_dropped,
     ) -> None:
         """Prepare the response.
 
         Args:
             chunks: What is sent.
             place: The reader's place before the first of them.
-            ends: Each of them ends the stream when it is set.
+            ends: Each of them ends the stream when it is set, for this reason.
             closing: Closed at the end.
-            notices: Whether frames of ours stand beside the chunks: when to come again, and where.
+            farewell: Writes the reason. With our own, browsers are told when to come again.
         """
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
@@ -100,7 +114,7 @@ class EventStream(Response):
         self._place = place
         self._ends = ends
         self._closing = closing or AsyncExitStack()
-        self._notices = notices
+        self._farewell = farewell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -109,9 +123,10 @@ class EventStream(Response):
         others += [asyncio.create_task(_wait_for(end)) for end in self._ends]
         try:
             await asyncio.wait([streaming, *others], return_when=asyncio.FIRST_COMPLETED)
-            if not streaming.done() and any(end.is_set() for end in self._ends):
+            reason = next((reason for end, reason in self._ends.items() if end.is_set()), None)
+            if not streaming.done() and reason is not None:
                 await _cancel(streaming)
-                await self._say_farewell(send)
+                await self._say_farewell(send, reason)
         finally:
             await _cancel(streaming, *others)
             await self._closing.aclose()
@@ -122,7 +137,8 @@ class EventStream(Response):
         try:
             async with asyncio.timeout(STALL.total_seconds()):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                await send({"type": "http.response.body", "body": RETRY if self._notices else b"", "more_body": True})
+                first = RETRY if self._farewell is say_dropped else b""
+                await send({"type": "http.response.body", "body": first, "more_body": True})
             async with aclosing(self._chunks) as chunks:
                 async for chunk, place in chunks:
                     async with asyncio.timeout(STALL.total_seconds()):
@@ -130,14 +146,26 @@ class EventStream(Response):
                     self._place = place
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            await self._say_farewell(send)
+            await self._say_farewell(send, _STALLED)
+        except PerdureError as error:
+            problem = problem_of(error)
+            if problem is None:
+                raise
+            await self._say_farewell(send, problem)
 
-    async def _say_farewell(self, send: Send) -> None:
-        """Tell the reader where to come again, in case it ever takes it."""
-        notice = encode_notice(DROPPED, {"after": self._place}) if self._notices else b""
+    async def _say_farewell(self, send: Send, reason: ProblemError) -> None:
+        """Tell the reader why the stream ends, in case it ever takes it."""
+        notice = self._farewell(reason, self._place)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STALL.total_seconds()):
                 await send({"type": "http.response.body", "body": notice, "more_body": False})
+
+
+_STALLED = ProblemError(
+    HTTPStatus.REQUEST_TIMEOUT,
+    ProblemCode.READER_STALLED,
+    f"the reader took nothing for {STALL.total_seconds():.0f} s; read on behind the last event",
+)
 
 
 async def _wait_until_gone(receive: Receive) -> None:

@@ -163,7 +163,7 @@ async def test_a_slow_follower_is_dropped_with_its_number_and_slows_nobody(
         from perdure.gateway.routes import events as route  # noqa: PLC0415 - only here its inside is looked at
 
         chunks = route._encode(following, [], door.app.state.gateway.hub.deltas)
-        response = sse.EventStream(chunks, place="0")
+        response = sse.EventStream(chunks, place="0", ends={})
         slow = asyncio.create_task(response({"type": "http"}, _stays, send))
         GATE.set()
         rest = [sent async for sent in quick]

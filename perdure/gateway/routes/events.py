@@ -67,7 +67,7 @@ async def follow_session(
         return Response(status_code=HTTP_204_NO_CONTENT)
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
-        ends = (gateway.stopping, stack.enter_context(gateway.hold(caller)))
+        ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feeds = gateway.hub.deltas
         feed = await stack.enter_async_context(feeds.follow(session)) if deltas else None
         until = last if place.after < last else 0

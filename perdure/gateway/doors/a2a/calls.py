@@ -12,14 +12,14 @@ from starlette.responses import JSONResponse, Response
 from perdure.client import WrongTurnError
 from perdure.client.pushes import Pushes
 from perdure.contracts.a2a import MEDIA_TYPE, TaskId
-from perdure.contracts.errors import PerdureError, ReasonCode
+from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, act_for
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors.a2a import pushes
 from perdure.gateway.doors.a2a.card import VERSION, find_agent
 from perdure.gateway.doors.a2a.carrying import Carried, Carrier
-from perdure.gateway.doors.a2a.errors import A2AError, Reason, describe_rpc_error
+from perdure.gateway.doors.a2a.errors import A2AError, Reason, describe_rest_error, describe_rpc_error
 from perdure.gateway.doors.a2a.following import follow, own_task, read_task, wait_for_client
 from perdure.gateway.doors.a2a.listing import list_tasks as list_page
 from perdure.gateway.doors.a2a.objects import Object
@@ -35,7 +35,7 @@ from perdure.gateway.doors.a2a.requests import (
     SendMessage,
     TaskAsk,
 )
-from perdure.gateway.problems import ProblemCode, ProblemError, problem_of
+from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.sse import PING, Chunks, EventStream
 
 CANCEL_SECONDS = 10
@@ -193,24 +193,26 @@ class Call:
         caller = await act_for(gateway, self._caller, task.session)
         async with AsyncExitStack() as stack:
             stack.enter_context(gateway.limits.stream(caller.tenant))
-            ends = (gateway.stopping, stack.enter_context(gateway.hold(caller)))
+            ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
             feed = await stack.enter_async_context(gateway.hub.deltas.follow(task.session))
             chunks = self._encode(follow(gateway, task, beyond, feed, history))
-            return EventStream(chunks, place="", ends=ends, closing=stack.pop_all(), notices=False)
+            return EventStream(chunks, place="", ends=ends, closing=stack.pop_all(), farewell=self._say_why)
 
     async def _encode(self, following: AsyncGenerator[list[Object], None]) -> Chunks:
         wrap: Wrap = self._wrap or _as_it_is
         async with aclosing(following):
-            try:
-                async for updates in following:
-                    told = (json.dumps(wrap(update)).encode() for update in updates)
-                    yield b"".join(b"data: %s\n\n" % one for one in told) or PING, ""
-            except PerdureError as error:
-                problem = problem_of(error)
-                if self._wrap is not None and problem is not None:
-                    failed = {**wrap({}), "error": describe_rpc_error(problem)}
-                    failed.pop("result")
-                    yield b"data: %s\n\n" % json.dumps(failed).encode(), ""
+            async for updates in following:
+                told = (json.dumps(wrap(update)).encode() for update in updates)
+                yield b"".join(b"data: %s\n\n" % one for one in told) or PING, ""
+
+    def _say_why(self, problem: ProblemError, _: str) -> bytes:
+        """The end of a stream whose task goes on, which a client reads again."""
+        if self._wrap is None:
+            told: Object = describe_rest_error(problem)
+        else:
+            told = {**self._wrap({}), "error": describe_rpc_error(problem)}
+            told.pop("result")
+        return b"data: %s\n\n" % json.dumps(told).encode()
 
 
 def _as_it_is(result: Object) -> Object:

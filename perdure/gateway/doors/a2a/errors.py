@@ -88,10 +88,15 @@ def write_error(problem: Problem, headers: Mapping[str, str] | None) -> Response
 
 def write_rest(error: ProblemError) -> Response:
     """The refusal in the form of the REST routes."""
+    body, status = describe_rest_error(error), _status_of(error)
+    return JSONResponse(body, status, headers=dict(error.headers or {}), media_type=MEDIA_TYPE)
+
+
+def describe_rest_error(error: ProblemError) -> Object:
+    """The body of an answer that is an error, in the form of the REST routes."""
     status = _status_of(error)
     word = error.reason.value.rpc if isinstance(error, A2AError) else _WORDS.get(status, "FAILED_PRECONDITION")
-    body: Object = {"code": status, "status": word, "message": error.detail, "details": [*_details_of(error)]}
-    return JSONResponse({"error": body}, status, headers=dict(error.headers or {}), media_type=MEDIA_TYPE)
+    return {"error": {"code": status, "status": word, "message": error.detail, "details": [*_details_of(error)]}}
 
 
 def write_rpc(error: ProblemError, request: JsonValue, code: int | None = None) -> Response:

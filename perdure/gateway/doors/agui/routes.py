@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from perdure.client import WrongTurnError
-from perdure.contracts.errors import PerdureError, ReasonCode
+from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, GatewayOf, Reader, Runner, SessionId, Starter, act_for
 from perdure.gateway.bodies import Router
@@ -26,7 +26,7 @@ from perdure.gateway.doors.responses.events import TurnFold, WireEvent
 from perdure.gateway.doors.responses.following import find_turn, follow
 from perdure.gateway.doors.responses.objects import Item, Shape
 from perdure.gateway.doors.responses.places import Place, ResponseId
-from perdure.gateway.problems import Problem
+from perdure.gateway.problems import Problem, ProblemError
 from perdure.gateway.sse import PING, Chunks, EventStream
 
 PREFIX = "/agui"
@@ -91,12 +91,12 @@ async def _stream(
 
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
-        ends = (gateway.stopping, stack.enter_context(gateway.hold(caller)))
+        ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feed = await stack.enter_async_context(gateway.hub.deltas.follow(place.session))
         first = run_started(place.session, run, place.turn, place.segment)
         at = None if seen is None else seen.place
         chunks = _encode(first, follow(gateway, place, at, feed, make), seen)
-        stream = EventStream(chunks, place="", ends=ends, closing=stack.pop_all(), notices=False)
+        stream = EventStream(chunks, place="", ends=ends, closing=stack.pop_all(), farewell=_say_why)
         where = f"{PREFIX}/{quote(agent, safe='')}/threads/{quote(place.session)}/runs/{place.turn}.{place.segment}"
         stream.headers["Content-Location"] = where
         return stream
@@ -107,10 +107,15 @@ async def _encode(first: Item, following: AsyncGenerator[list[WireEvent], None],
     if seen is None:
         yield encode_event(first, "0"), ""
     async with aclosing(following):
-        with contextlib.suppress(PerdureError):  # of which a reader that comes again is told
-            async for found in following:
-                named = name_events(found, seen)
-                yield b"".join(encode_event(_finish(event.body), name) for name, event in named) or PING, ""
+        async for found in following:
+            named = name_events(found, seen)
+            yield b"".join(encode_event(_finish(event.body), name) for name, event in named) or PING, ""
+
+
+def _say_why(problem: ProblemError, _: str) -> bytes:
+    """The end of a stream whose run goes on; it has no id, so that a reader comes again behind the last event."""
+    body = {"type": "RUN_ERROR", "message": problem.detail, "code": str(problem.code)}
+    return b"data: %s\n\n" % json.dumps(body).encode()
 
 
 def _finish(body: Item) -> Item:

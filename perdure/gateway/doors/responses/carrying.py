@@ -270,7 +270,7 @@ class Carrier(Speaker):
         return asking
 
     async def _look_behind(self, asking: "_Asking") -> "_Asking":
-        """What was asked for, of a turn that stopped for it, with what the turn behind it has heard."""
+        """The requests of a turn that stopped for them, with what the turn behind it has heard."""
         place = asking.place
         view = await self._gateway.client.session_view(place.session)
         if view.opened is None or view.opened[1].turn == place.turn:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from perdure.client import WrongTurnError
 from perdure.client.requests import session_id
-from perdure.contracts.errors import PerdureError, ReasonCode
+from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner, Starter, act_for
@@ -38,7 +38,7 @@ from perdure.gateway.doors.responses.following import (
 from perdure.gateway.doors.responses.objects import Item, describe_list
 from perdure.gateway.doors.responses.places import Place, ResponseId
 from perdure.gateway.doors.responses.requests import ResponseBody, read_request
-from perdure.gateway.problems import Problem, ProblemCode, ProblemError
+from perdure.gateway.problems import Problem, ProblemCode, ProblemError, gateway_stops
 from perdure.gateway.sse import PING, Chunks, EventStream
 from perdure.gateway.starts import IdempotencyKey
 from perdure.store.records import RegisteredAgent
@@ -106,9 +106,10 @@ def _unended(place: ResponseId, *, has_key: bool) -> ProblemError:
     again = (
         "send the request with its Idempotency-Key again" if has_key else f"read it at GET {PREFIX}/responses/{place}"
     )
-    msg = f"the gateway stops, and the response {place} goes on without it; {again}"
-    headers = {"Retry-After": "1", **({} if has_key else {"x-should-retry": "false"})}
-    return ProblemError(503, ProblemCode.GATEWAY_STOPS, msg, headers)
+    error = gateway_stops(f"the response {place}", again)
+    if not has_key:
+        error.headers = {**(error.headers or {}), "x-should-retry": "false"}
+    return error
 
 
 @router.get("/responses/{response}", operation_id="get_response")
@@ -232,11 +233,11 @@ async def _stream(gateway: Gateway, caller: Caller, place: ResponseId, after: in
     await check_exists(gateway, place)
     async with AsyncExitStack() as stack:
         stack.enter_context(gateway.limits.stream(caller.tenant))
-        ends = (gateway.stopping, stack.enter_context(gateway.hold(caller)))
+        ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feed = await stack.enter_async_context(gateway.hub.deltas.follow(place.session))
         at = None if after is None else Place.parse(after)
         chunks = _encode(gateway, place, after, follow(gateway, place, at, feed))
-        return EventStream(chunks, place="", ends=ends, closing=stack.pop_all(), notices=False)
+        return EventStream(chunks, place=str(after or 0), ends=ends, closing=stack.pop_all(), farewell=say_why)
 
 
 async def _check_cursor(gateway: Gateway, place: ResponseId, after: int) -> None:
@@ -253,24 +254,31 @@ async def _encode(
     """The events as bytes; the first comes soon, also where no worker has opened the turn."""
     async with aclosing(following):
         coming = asyncio.ensure_future(anext(following, None))
-        is_early = False
+        is_early, at = False, str(after or 0)
         try:
             if after is None and not (await asyncio.wait({coming}, timeout=EARLY.total_seconds()))[0]:
                 is_early = True
-                yield encode_event(await first_event(gateway, place)), ""
+                early = await first_event(gateway, place)
+                yield encode_event(early), str(early.number)
             found = await coming
-        except PerdureError:  # of which a reader that comes again is told
-            return
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
         while found is not None:
             told = [event for event in found if not (is_early and event.body["type"] == "response.created")]
-            yield b"".join(map(encode_event, told)) or PING, ""
-            try:
-                found = await anext(following, None)
-            except PerdureError:
-                return
+            at = str(told[-1].number) if told else at
+            yield b"".join(map(encode_event, told)) or PING, at
+            found = await anext(following, None)
+
+
+def say_why(problem: ProblemError, place: str) -> bytes:
+    """The end of a stream whose response goes on: OpenAI's ``error`` event, with the last number that was told.
+
+    Clients know its code and message in either of two places, and no client takes the text before it for an answer.
+    """
+    told = _describe_error(problem.status, problem.code, problem.detail)
+    body = {**told, "type": "error", "sequence_number": int(place), "error": told}
+    return b"event: error\ndata: %s\n\n" % json.dumps(body).encode()
 
 
 def encode_event(event: WireEvent) -> bytes:
@@ -307,19 +315,19 @@ def write_error(problem: Problem, headers: Mapping[str, str] | None) -> Response
     status = _STATUSES.get(problem.status, problem.status)
     if problem.code == ReasonCode.REQUEST_UNKNOWN_AGENT:
         status = 404
-    kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    named = _FIELD.match(problem.detail)
-    error = {
-        "message": problem.detail,
-        "type": kind,
-        "param": named[1] if named is not None and status == 400 else None,
-        "code": problem.code,
-    }
+    error = _describe_error(status, problem.code, problem.detail)
     more = dict(headers or {})
     if status in _FINAL and problem.code != ProblemCode.SESSION_BUSY:
         more["x-should-retry"] = "false"
     return JSONResponse({"error": error}, status, headers=more)
+
+
+def _describe_error(status: int, code: str, detail: str) -> Item:
+    kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    named = _FIELD.match(detail)
+    param = named[1] if named is not None and status == 400 else None
+    return {"message": detail, "type": kind, "param": param, "code": str(code)}
 
 
 DOOR = Door(prefix=f"{PREFIX}/", router=router, form=write_error)
