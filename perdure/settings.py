@@ -276,6 +276,13 @@ class Settings(BaseSettings):
     gateway_max_streams: int = Field(
         default=1000, ge=0, description="Open event streams of one tenant in one gateway; 0 is no limit"
     )
+    gateway_retry_seconds: int = Field(
+        default=0,
+        ge=0,
+        le=3600,
+        description="A request without an Idempotency-Key whose client does not count its tries joins the job that the "
+        "same token began with the same body, if its connection ended no longer ago; 0 is never",
+    )
     gateway_max_schedules: int = Field(default=200, ge=0, description="Schedules of one tenant; 0 is no limit")
     gateway_max_requests: int = Field(
         default=500, ge=0, description="Requests of one tenant in one gateway and second; 0 is no limit"

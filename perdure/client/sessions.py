@@ -390,6 +390,10 @@ class Sessions:
                 raise unknown_session_of(error) from None
             return self.turn(session, newest.request_id, newest.run_id, turn)
         run_id = newest.run_id if newest is not None else None
+        if turn is not None and turn > record.turn and newest is not None and not newest.running:
+            result = (await self.runs.close(session, newest.run_id)).result
+            if turn == record.turn + 1 and result is not None and result.turn is None:  # a worker has refused it
+                return self.turn(session, newest.request_id, newest.run_id)
         ahead = newest is not None and newest.running
         if turn is not None and (turn < 1 or (turn > record.turn and not ahead)):
             raise missing_turn(session, turn, record.turn)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, Path, Security
@@ -21,6 +22,7 @@ from perdure.gateway.hub import Hub
 from perdure.gateway.limits import Limits
 from perdure.gateway.problems import ProblemCode, ProblemError, gateway_stops, unauthenticated
 from perdure.gateway.tokens import Tokens
+from perdure.gateway.tries import Tries
 from perdure.store.keys.tombstones import describe_erased
 from perdure.tracing import Tracing
 
@@ -34,6 +36,7 @@ class Gateway:
         bodies: Threads that parse and validate large bodies.
         stopping: Set when the process is about to end: streams then end.
         tracing: The spans of requests; None without tracing.
+        tries: The tries of requests without a key.
     """
 
     client: Client
@@ -43,6 +46,11 @@ class Gateway:
     bodies: Executor = field(default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="perdure-bodies"))
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     tracing: Tracing | None = None
+    tries: Tries = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.client.settings
+        self.tries = Tries(self.client, timedelta(seconds=settings.gateway_retry_seconds))
 
     def hold(self, caller: Caller) -> AbstractContextManager[asyncio.Event]:
         """An event that is set once the caller may not stay, for as long as the block lasts."""

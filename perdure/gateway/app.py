@@ -97,6 +97,7 @@ def create_app(client: Client, tracing: Tracing | None = None) -> GatewayApp:
             watching.cancel()
             gateway.stopping.set()
             await gateway.hub.close()
+            await gateway.tries.close()
             gateway.bodies.shutdown(wait=False)
 
     app = GatewayApp(

@@ -134,8 +134,16 @@ class Guard:
             try:
                 await self._let_in(scope, receive, answer)
             finally:
+                await self._leave(scope, status)
                 self._note(scope, status, time.monotonic() - began)
                 _note_in_span(span, scope, status)
+
+    async def _leave(self, scope: Scope, status: int) -> None:
+        """Note that the connection of a request that a retry may join has ended, however that came."""
+        held = scope.get("state", {}).get("held")
+        if held is not None:
+            told = status >= HTTPStatus.INTERNAL_SERVER_ERROR and self._gateway.stopping.is_set()
+            await asyncio.shield(self._gateway.tries.leave(held, told=told))
 
     @contextmanager
     def _trace(self, scope: Scope) -> Iterator[OpenSpan | None]:

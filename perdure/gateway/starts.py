@@ -1,8 +1,8 @@
 """Start of a turn over HTTP: claimed for the tenant, once for each key, and answered when Temporal has it."""
 
 import contextlib
-import dataclasses
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Annotated, assert_never
 
 from fastapi import Header
@@ -34,6 +34,7 @@ from perdure.gateway.limits import counted_from, too_many_running
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.views import Prompt, PromptText, TurnBody, TurnTicket
 from perdure.store.admission import Admission, Asked, Blocked, Fresh, Known, OverLimit, Taken, Unseen
+from perdure.store.tries import Try
 
 IdempotencyKey = Annotated[
     str | None,
@@ -55,9 +56,10 @@ class Starting:
         action: The verb.
         ask: What is to be carried out; tenant, request id and a derived session come from the admission.
         body: All that was asked.
-        key: The Idempotency-Key.
+        key: The Idempotency-Key, or ours: see :class:`perdure.gateway.tries.Tries`.
         is_named: Whether the caller has chosen the id of a new session.
         refusal: Why it is not carried out, if it comes for the first time.
+        attempt: The first try of a request without a key, which has one of ours then.
     """
 
     action: str
@@ -67,6 +69,12 @@ class Starting:
     request_id: str | None
     is_named: bool = False
     refusal: RequestRefusedError | None = None
+    attempt: Try | None = None
+
+    @property
+    def has_name(self) -> bool:
+        """Whether the session has a name, or gets one by its key: that of a first try is chosen at random."""
+        return self.is_named or (self.key is not None and self.attempt is None)
 
 
 def content_of(prompt: Prompt) -> Content:
@@ -150,6 +158,7 @@ def _asked(caller: Caller, starting: Starting, *, most: int) -> Asked:
         body=body.model_dump_json(exclude_unset=True),
         session=ask.session,
         key=starting.key or "",
+        attempt=starting.attempt,
         request_id=starting.request_id or "",
         is_named=starting.is_named,
         model=model,
@@ -157,11 +166,11 @@ def _asked(caller: Caller, starting: Starting, *, most: int) -> Asked:
     )
     match ask:
         case Start():
-            name = ask.session if starting.key is not None or starting.is_named else session_id(ask.agent)
+            name = ask.session if starting.has_name else session_id(ask.agent)
             knows, stem = ask.options.get("definition") is not None, slug_of(ask.agent)
             return replace(asked, session=name, begins=True, stem=stem, agent=ask.agent, knows_agent=knows)
         case Fork():
-            into = ask.into if starting.key is not None or starting.is_named else session_id(ask.session)
+            into = ask.into if starting.has_name else session_id(ask.session)
             return replace(asked, session=into, source=ask.session, begins=True, stem=slug_of(ask.session))
         case Send():
             return replace(asked, steers=ask.when_busy == "steer")
@@ -214,16 +223,16 @@ def _complete(ask: Ask, admission: Fresh) -> Ask:
     match ask:
         case Start():
             options = TurnOptions({**ask.options, "request_id": request_id, "tenant": admission.tenant})
-            return dataclasses.replace(ask, session=admission.session, options=options)
+            return replace_fields(ask, session=admission.session, options=options)
         case Fork():
             told = ResumeOptions({**ask.options, "request_id": request_id, "tenant": admission.tenant})
-            return dataclasses.replace(ask, into=admission.session, options=told)
+            return replace_fields(ask, into=admission.session, options=told)
         case Resume():
             told = ResumeOptions({**ask.options, "request_id": request_id, "tenant": admission.tenant})
-            return dataclasses.replace(ask, options=told)
+            return replace_fields(ask, options=told)
         case Send():
-            return dataclasses.replace(ask, options=SendOptions({**ask.options, "request_id": request_id}))
+            return replace_fields(ask, options=SendOptions({**ask.options, "request_id": request_id}))
         case Compact():
-            return dataclasses.replace(ask, request_id=request_id)
+            return replace_fields(ask, request_id=request_id)
         case _:
             assert_never(ask)

@@ -31,6 +31,7 @@ from perdure.store.tenants import (
     release_session,
     tenant_of,
 )
+from perdure.store.tries import Try
 
 _S, _A = schema.sessions.c, schema.agents.c
 
@@ -57,7 +58,8 @@ class Asked(Value):
         body: All that was asked, as text: one key stands for one action, session and body.
         session: The session that takes it; None has the store derive its id from the key, with ``stem`` in front.
         source: Another session that it goes on from.
-        key: The caller's key of the request; empty without one.
+        key: The caller's key of the request, or ours; empty without one.
+        attempt: The first try of a request with a key of ours.
         request_id: The turn's; empty has it derived from the key.
         begins: Whether the session may not exist yet.
         is_named: Whether the caller has chosen its id, which somebody else may have.
@@ -77,6 +79,7 @@ class Asked(Value):
     stem: str = ""
     source: str | None = None
     key: str = ""
+    attempt: Try | None = None
     request_id: str = ""
     begins: bool = False
     is_named: bool = False
@@ -179,7 +182,7 @@ def admit(connection: Connection, asked: Asked) -> Admission:
     request_id = asked.request_id
     if asked.key:
         digest = _digest(asked.action, session, asked.body)
-        known = claim_request(connection, tenant, asked.key, digest, session)
+        known = claim_request(connection, tenant, asked.key, digest, session, asked.attempt)
         if known.digest != digest:
             return Taken(session=session, what="key")
         if known.answer is not None:

@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, i
 from perdure.store import schema
 from perdure.store.database import mark_wiped
 from perdure.store.keys.erase import KEPT
+from perdure.store.tries import LONGEST
 from perdure.store.webhooks import key_holder_of
 
 YOUNG = timedelta(days=1)
@@ -38,7 +39,13 @@ def _is_unread_step(now: datetime) -> ColumnElement[bool]:
 
 
 def _is_old_request(now: datetime) -> ColumnElement[bool]:
-    return schema.requests.c.created_at < now - REQUEST_LIFE
+    requests = schema.requests.c
+    is_retried = requests.said.is_not(None) & (requests.created_at < now - LONGEST)
+    return is_retried | (requests.created_at < now - REQUEST_LIFE)
+
+
+def _is_old_gateway(now: datetime) -> ColumnElement[bool]:
+    return schema.gateways.c.alive_at < now - LONGEST
 
 
 def _is_old_delta(now: datetime) -> ColumnElement[bool]:
@@ -73,6 +80,7 @@ _KINDS: dict[str, tuple[Table, Callable[[datetime], ColumnElement[bool]]]] = {
     "steps": (schema.steps, _is_unread_step),
     "artifacts": (schema.artifacts, _is_orphan_artifact),
     "requests": (schema.requests, _is_old_request),
+    "gateways": (schema.gateways, _is_old_gateway),
     "pieces": (schema.live, _is_old_delta),
     "definitions": (schema.definitions, _is_unused_definition),
     "keys": (schema.session_keys, _is_unused_key),

@@ -40,10 +40,24 @@ from perdure.contracts.turns import TurnResult
 from perdure.store.keys.sealing import Content, SealedText
 from perdure.store.records import SessionRecord, StepRecord, TurnRecord
 
-REVISION = "0013"
+REVISION = "0014"
 """The schema this release reads and writes."""
 
-KNOWN_REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
+KNOWN_REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    "0012",
+    "0013",
+    "0014",
+)
 """Every schema this release can upgrade from, oldest first."""
 
 OLDEST_REVISION = "0001"
@@ -172,8 +186,33 @@ requests = Table(
     Column("session", Text, nullable=False),
     Column("answer", SealedText("requests.answer")),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("said", Text),
+    Column("tries", Integer),
+    Column("holder", Text),
+    Column("let_go_at", UtcDateTime),
+    Column("told", Boolean),
     Index("ix_requests_session", "session"),
 )
+"""Requests by their keys. One without a key of its caller's has one of ours, and what a retry of it finds it by."""
+
+IS_SAID = text("said IS NOT NULL")
+"""The condition of a partial index: requests that a retry may join."""
+
+Index(
+    "ix_requests_said",
+    requests.c.said,
+    requests.c.created_at,
+    sqlite_where=IS_SAID,
+    postgresql_where=IS_SAID,
+)
+
+gateways = Table(
+    "gateways",
+    metadata,
+    Column("gateway", Text, primary_key=True),
+    Column("alive_at", UtcDateTime, nullable=False),
+)
+"""Gateways that hold connections of such requests, each as long as it runs."""
 
 turns = Table(
     "turns",

@@ -43,6 +43,7 @@ from perdure.store import (
     slots,
     tenants,
     tool_calls,
+    tries,
     turn_lists,
 )
 from perdure.store.artifact_files import open_files
@@ -552,6 +553,8 @@ class Store:
     admit = _writing_method_of(admission.admit)
     note_outcome = _writing_method_of(admission.note_outcome)
     begin = _writing_method_of(admission.begin)
+    join_try = _writing_method_of(tries.join)
+    note_alive = _writing_method_of(tries.note_alive)
     take_key = _writing_method_of(tenants.take_key)
     forget_begun = _writing_method_of(tenants.forget_begun)
     claim_session = _writing_method_of(tenants.claim_session)

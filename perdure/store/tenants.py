@@ -14,6 +14,7 @@ from perdure.store.keys.sealing import Content
 from perdure.store.keys.tombstones import refuse_erased
 from perdure.store.schema import insert_into
 from perdure.store.session_lock import new_session
+from perdure.store.tries import Try
 
 UNOPENED = timedelta(hours=1)
 """Time that a session counts as running although no worker has opened the turn that was begun in it."""
@@ -105,9 +106,14 @@ def forget_begun(connection: Connection, session: str, begun_at: datetime) -> No
     connection.execute(update(schema.sessions).where(noted).values(begun_at=None))
 
 
-def claim_request(connection: Connection, tenant: str, key: str, digest: str, session: str) -> KnownRequest:
-    """Note a request under its key, unless the key has one; returns the request that the key has."""
-    _insert_request(connection, tenant, key, digest, session)
+def claim_request(
+    connection: Connection, tenant: str, key: str, digest: str, session: str, one: Try | None = None
+) -> KnownRequest:
+    """Note a request under its key, unless the key has one; returns the request that the key has.
+
+    With a try, retries find the request by what it says.
+    """
+    _insert_request(connection, tenant, key, digest, session, one)
     found = find_request(connection, tenant, key)
     assert found is not None, "it was just noted"  # noqa: S101 - narrows the type
     return found
@@ -118,8 +124,18 @@ def take_key(connection: Connection, tenant: str, key: str, session: str) -> boo
     return _insert_request(connection, tenant, key, "", session)
 
 
-def _insert_request(connection: Connection, tenant: str, key: str, digest: str, session: str) -> bool:
-    row = {"tenant": tenant, "key": key, "digest": digest, "session": session, "created_at": datetime.now(UTC)}
+def _insert_request(
+    connection: Connection, tenant: str, key: str, digest: str, session: str, one: Try | None = None
+) -> bool:
+    row: dict[str, object] = {
+        "tenant": tenant,
+        "key": key,
+        "digest": digest,
+        "session": session,
+        "created_at": datetime.now(UTC),
+    }
+    if one is not None:
+        row |= {"said": one.said, "tries": one.number or 0, "holder": one.holder}
     statement = insert_into(connection, schema.requests).on_conflict_do_nothing().returning(_R.key)
     return connection.execute(statement, row).one_or_none() is not None
 

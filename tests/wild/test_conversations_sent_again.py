@@ -1,4 +1,4 @@
-"""S-83: conversations that clients of OpenAI send again: whole or by reference, with ids of this door or without."""
+"""S-85: conversations that clients of OpenAI send again: whole or by reference, with ids of this door or without."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -284,7 +284,7 @@ async def test_another_tenants_ids_are_ids_that_nobody_has(house: House) -> None
 async def test_what_was_erased_is_told_as_erased_and_is_the_history_of_a_new_session_if_it_is_sent_whole(
     house: House,
 ) -> None:
-    """S-83: the tenant's own, whatever names it; an id alone brings nothing of it back."""
+    """S-85: the tenant's own, whatever names it; an id alone brings nothing of it back."""
     async with opened(house) as (client, _):
         first = await client.responses.create(model="tester", input="effect")
         session = place_of(first).session

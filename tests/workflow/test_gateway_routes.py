@@ -266,4 +266,6 @@ async def test_a_turn_that_its_worker_refuses_says_why(house: House) -> None:
         assert (await ended(door.http, house.session, 1))["result"]["output"] == "2"
         far = (await door.http.post(f"{at}/resume", json={"at": 99, "prompt": "go"})).json()
         assert "no step 99" in (await ended(door.http, house.session, far["turn"]))["result"]["error"]
+        joined = await house.client.attach(house.session, far["turn"])  # as one who looked before it was refused
+        assert "no step 99" in ((await joined.result()).error or "")
         assert (await door.http.get(f"{at}/turns/3")).json()["code"] == "request.unknown_turn"

@@ -129,12 +129,17 @@ class Carrier(Speaker):
     async def _start(
         self, ask: Ask, body: ResponseBody, refusal: RequestRefusedError | None = None, request_id: str | None = None
     ) -> ResponseId:
+        action, key, attempt = "respond", self._key, None  # the same action whatever has become of the session since
+        if key is None and request_id is None:
+            said = body.model_dump_json(exclude_unset=True)
+            key, attempt = await self._gateway.tries.enter(self._caller, self._request, action, said)
         starting = Starting(
-            action="respond",  # whatever has become of the session since the same request came before
+            action=action,
             ask=ask,
             body=body,
-            key=self._key,
-            request_id=None if self._key else request_id,
+            key=key,
+            attempt=attempt,
+            request_id=None if key is not None else request_id,
             is_named=isinstance(ask, Start) and ask.session is not None,
             refusal=refusal,
         )

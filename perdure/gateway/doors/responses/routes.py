@@ -82,7 +82,7 @@ async def create_response(
         await _wait(gateway, reader, request, place)
     response = await describe(gateway, place)
     if not body.background and response["status"] in _UNENDED:
-        raise _unended(place, has_key=idempotency_key is not None)
+        raise _unended(place)
     return JSONResponse(response)
 
 
@@ -98,18 +98,13 @@ async def _ask_again(gateway: Gateway, place: ResponseId, missing: Sequence[str]
 _UNENDED = frozenset({"queued", "in_progress"})
 
 
-def _unended(place: ResponseId, *, has_key: bool) -> ProblemError:
+def _unended(place: ResponseId) -> ProblemError:
     """The error of a gateway that stops before the response ends: clients take any response for the whole answer.
 
-    They try again by themselves, and a second try begins a second job, unless both have the same Idempotency-Key.
+    They send the request again by themselves, and get the same response.
     """
-    again = (
-        "send the request with its Idempotency-Key again" if has_key else f"read it at GET {PREFIX}/responses/{place}"
-    )
-    error = gateway_stops(f"the response {place}", again)
-    if not has_key:
-        error.headers = {**(error.headers or {}), "x-should-retry": "false"}
-    return error
+    again = f"send the same request again, or read it at GET {PREFIX}/responses/{place}"
+    return gateway_stops(f"the response {place}", again)
 
 
 @router.get("/responses/{response}", operation_id="get_response")
