@@ -276,10 +276,10 @@ class Settings(BaseSettings):
     gateway_max_streams: int = Field(
         default=1000, ge=0, description="Open event streams of one tenant in one gateway; 0 is no limit"
     )
-    gateway_retry_seconds: int = Field(
-        default=0,
-        ge=0,
-        le=3600,
+    gateway_retry_window: timedelta = Field(
+        default=timedelta(0),
+        ge=timedelta(0),
+        le=timedelta(hours=1),
         description="A request without an Idempotency-Key whose client does not count its tries joins the job that the "
         "same token began with the same body, if its connection ended no longer ago; 0 is never",
     )

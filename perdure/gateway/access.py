@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, Path, Security
@@ -50,7 +49,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         settings = self.client.settings
-        self.tries = Tries(self.client, timedelta(seconds=settings.gateway_retry_seconds))
+        self.tries = Tries(self.client, settings.gateway_retry_window)
 
     def hold(self, caller: Caller) -> AbstractContextManager[asyncio.Event]:
         """An event that is set once the caller may not stay, for as long as the block lasts."""

@@ -192,6 +192,11 @@ async def test_replies_find_their_turn(house: House, before: str) -> None:
         assert (await ask(first, two, text="look seek")).id == done.id
         with pytest.raises(openai.ConflictError, match=r"was returned by .* that stands"):
             await ask(first, output(first, "nine"), two, text="look seek")
+        shown = [user("look seek"), *whole(first), output(first, "nine"), two, user("go on")]
+        edited = await client.responses.create(model="tester", input=shown, tools=[LOOK])
+        assert (place_of(edited).turn, edited.output_text) == (1, "read look seek | nine | eight | go on")
+        with pytest.raises(openai.BadRequestError, match="model: the turn that waits is of 'tester'"):
+            await client.responses.create(model="other", input=[one, two])
         both = await client.responses.create(model="tester", input="look pay", tools=[LOOK])
         replies = [output(both, "seven"), decision(both)]
         heard = await ask(both, *replies, user("and more"), text="look pay")
@@ -303,3 +308,106 @@ async def test_what_was_erased_is_told_as_erased_and_is_the_history_of_a_new_ses
         assert gone.value.status_code == 410
         last = await client.responses.create(model="tester", input=[user("effect"), *whole(first), user("x")])
         assert (place_of(last).session != session, EFFECTS) == (True, ["it"])
+
+
+async def test_nothing_is_lost_of_a_conversation_whose_calls_alone_have_ids(house: House) -> None:
+    """As pydantic-ai, LangChain's JS v1 and litellm's bridge send it: messages of the agent without ids."""
+    async with opened(house) as (client, _):
+
+        def nameless(response: Response) -> Any:
+            return {"role": "assistant", "content": response.output_text}
+
+        async def ask(*items: Any) -> Response:
+            made: Response = await client.responses.create(model="tester", input=[*items], tools=[LOOK])
+            return made
+
+        first = await ask(user("look"))
+        shown = [user("look"), *whole(first), output(first, "seven")]
+        one = await ask(*shown)
+        shown.append(nameless(one))
+        places = [place_of(one)]
+        for text in ("two", "three", "four"):
+            shown.append(user(text))
+            made = await ask(*shown)
+            places.append(place_of(made))
+            shown.append(nameless(made))
+        assert [place.turn for place in places] == [1, 2, 3, 4]
+        assert len({place.session for place in places}) == 1
+        assert shown[-1]["content"] == "read look | seven | two | three | four"
+        for change in (user("edited"), {"role": "assistant", "content": "never said"}):
+            at = -4 if change["role"] == "user" else -3
+            edited = await ask(*shown[:at], change, *shown[at + 1 :], user("five"))
+            assert place_of(edited).turn == 1
+            assert edited.output_text.startswith("read look | seven | two | ")
+            assert edited.output_text.endswith(" | four | five")
+            assert ("edited" in edited.output_text) is (change["role"] == "user")
+        dropped = await ask(*shown[:-2], user("other"))
+        assert (place_of(dropped).turn, dropped.output_text) == (1, "read look | seven | two | three | other")
+
+
+async def test_the_turns_own_message_before_a_reply_is_not_heard_twice(house: House) -> None:
+    """As the AI SDK sends it beside a conversation: without the call, and with all messages of the user."""
+    async with opened(house) as (client, _):
+
+        async def ask(*items: Any, **more: Any) -> Response:
+            made: Response = await client.responses.create(
+                model="tester", input=[*items], tools=[LOOK], conversation="desk", instructions="Be kind.", **more
+            )
+            return made
+
+        first = await ask(user("effect look"))
+        done = await ask(user("effect look"), output(first, "seven"))
+        assert (place_of(done).turn, EFFECTS) == (1, ["it"])
+        second = await ask(user("effect look"), user("pay"))
+        paid = await ask(user("effect look"), user("pay"), decision(second), user("thanks"))
+        assert (place_of(paid).turn, EFFECTS) == (2, ["it", "pay 7"])
+        assert paid.output_text.count("thanks") == 1
+        again = await ask(user("effect look"), user("pay"), decision(second), user("thanks"))
+        assert (again.id, EFFECTS) == (paid.id, ["it", "pay 7"])
+        third = await ask(user("effect look"), user("pay"), user("bye"))
+        assert (place_of(third).turn, EFFECTS) == (3, ["it", "pay 7"])
+
+
+@pytest.mark.parametrize("hollow", [{"output": None}, {}])
+async def test_what_came_of_a_call_is_known_though_its_client_leaves_it_out(
+    house: House, hollow: dict[str, Any]
+) -> None:
+    """As openai-agents in JS and pydantic-ai send calls that a server has run."""
+    async with opened(house) as (client, _):
+        first = await client.responses.create(model="tester", input="effect")
+        shown: list[Any] = [
+            {**{name: value for name, value in item.items() if name != "output"}, **hollow}
+            if item["type"] == "mcp_call"
+            else item
+            for item in whole(first)
+        ]
+        made = await client.responses.create(model="tester", input=[user("edited"), *shown, user("go on")])
+        assert made.output_text == "read edited | it is done | go on"
+
+
+async def test_a_client_may_say_that_it_takes_requests_for_approvals(house: House) -> None:
+    """As HostedMCPTool of openai-agents, and the AI SDK's, which refuse requests of a server that they do not know."""
+    server: Any = {
+        "type": "mcp",
+        "server_label": "perdure",
+        "server_url": "https://example.org/mcp",
+        "require_approval": "always",
+    }
+    restricted: Any = [{**server, "allowed_tools": ["pay"]}]
+    strange: Any = [{**server, "server_label": "other"}]
+    unknown: Any = [{**LOOK, "name": "else"}]
+    async with opened(house) as (client, _):
+        first = await client.responses.create(model="tester", input="pay", tools=[server])
+        made = await client.responses.create(model="tester", input=[decision(first)], tools=[server])
+        assert (made.output_text, EFFECTS) == ("read pay | paid 7", ["pay 7"])
+        with pytest.raises(openai.BadRequestError, match="allowed_tools would restrict"):
+            await client.responses.create(model="tester", input="x", tools=restricted)
+        with pytest.raises(openai.BadRequestError, match="is of type 'mcp'"):
+            await client.responses.create(model="tester", input="x", tools=strange)
+        open_request = await client.responses.create(model="tester", input="pay")
+        shown = [user("pay"), *whole(open_request), user("hello?")]
+        with pytest.raises(openai.BadRequestError, match=f"no decision found for {open_request.output[-1].id}"):
+            await client.responses.create(model="tester", input=shown)
+        look = await client.responses.create(model="tester", input="look", tools=[LOOK])
+        with pytest.raises(openai.BadRequestError, match="tools: the turn that waits began without 'else'"):
+            await client.responses.create(model="tester", input=[output(look, "x")], tools=unknown)

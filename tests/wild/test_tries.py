@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -201,7 +202,7 @@ async def test_a_key_outranks_the_count_and_a_window_is_the_operators(house: Hou
     async with (
         ScriptedProvider(brain) as provider,
         house.worker(AGENT),
-        gateway(house, doors=("responses",), gateway_retry_seconds=60) as door,
+        gateway(house, doors=("responses",), gateway_retry_window=timedelta(minutes=1)) as door,
     ):
         house.use(provider)
 

@@ -1,9 +1,10 @@
 """Carrying out what a request asks for, by the client's verbs: a turn begins, or one that waits is told something."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import cast
 
 from starlette.requests import Request
@@ -12,18 +13,27 @@ from perdure.client import RequestRefusedError, ResumeOptions, TurnOptions, Unkn
 from perdure.client.asks import Ask, Fork, Send, Start
 from perdure.client.requests import Content, SendOptions
 from perdure.client.sessions import describe_missing_session
+from perdure.contracts.input_requests import Need
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, act_for, missing_as, own_session
 from perdure.gateway.callers import Caller
 from perdure.gateway.doors.prompts import join_parts
-from perdure.gateway.doors.responses.conversations import begin, last_place, live_replies, new_words, nothing_new
+from perdure.gateway.doors.responses.conversations import (
+    begin,
+    is_heard,
+    last_place,
+    live_replies,
+    new_words,
+    nothing_new,
+    unnamed_behind,
+)
 from perdure.gateway.doors.responses.events import TurnFold
 from perdure.gateway.doors.responses.following import unknown_response
-from perdure.gateway.doors.responses.lookup import Lookup
-from perdure.gateway.doors.responses.objects import texts_of
-from perdure.gateway.doors.responses.places import ResponseId
+from perdure.gateway.doors.responses.lookup import EditedError, Lookup
+from perdure.gateway.doors.responses.objects import APPROVAL, texts_of
+from perdure.gateway.doors.responses.places import ResponseId, wire_call
 from perdure.gateway.doors.responses.replies import Speaker, decided_behind, last_asking, requests_of, segment_asking
-from perdure.gateway.doors.responses.requests import Asked, Entry, ResponseBody, Said
+from perdure.gateway.doors.responses.requests import Asked, Entry, Object, ResponseBody, Said
 from perdure.gateway.following import own_view
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.starts import Starting, start_once
@@ -55,10 +65,6 @@ class Carried:
 
     place: ResponseId
     missing: Sequence[str] = ()
-
-
-class EditedError(Exception):
-    """The conversation is another one than the session has, at the item that is named."""
 
 
 class Carrier(Speaker):
@@ -159,13 +165,16 @@ class Carrier(Speaker):
             await self._check_known(asked.entries, place)
         if (edited := await self._lookup.edited(asked.entries)) is not None:
             raise EditedError(edited)
+        if asked.conversation is not None:
+            asked = replace(asked, entries=await self._lookup.without_known(asked.entries, place))
+        if not is_named:
+            place = await self._lookup.followed(unnamed_behind(asked.entries), place)
         replies, words = live_replies(asked.entries), new_words(asked.entries)
-        prompt = join_parts(asked.system, words, "input") if words else ""
         if replies or not words:
             if not is_named and not replies and not asked.entries[-1].asks:
                 raise nothing_new(asked.entries)
-            return await self._reply(asked, body, place, replies, prompt)
-        return Carried(await self._send(asked, body, place, prompt))
+            return await self._reply(asked, body, place, replies)
+        return Carried(await self._send(asked, body, place, join_parts(asked.system, words, "input")))
 
     async def _check_known(self, entries: Sequence[Entry], place: ResponseId) -> None:
         """Check that the session has what is sent of the agent, beside the response's id or the session's.
@@ -214,13 +223,12 @@ class Carrier(Speaker):
             return Start(agent=agent, prompt=prompt, session=previous.session, options=started), None
         refusal = _refuse_beside("waits for a turn that runs", tools=asked.tools, max_tool_calls=asked.budgets)
         if view.requests:
-            refusal = _no_output([request.request_id for request in view.requests])
+            needs: dict[str, Need] = {request.request_id: request.needs for request in view.requests}
+            refusal = _no_output(previous.session, view.requests[0].turn, needs)
         sent = SendOptions(by=self._caller.name, context=asked.context)
         return Send(session=previous.session, prompt=prompt, options=sent), refusal
 
-    async def _reply(
-        self, asked: Asked, body: ResponseBody, place: ResponseId, replies: Sequence[Entry], prompt: Content
-    ) -> Carried:
+    async def _reply(self, asked: Asked, body: ResponseBody, place: ResponseId, replies: Sequence[Entry]) -> Carried:
         """Say to the turn that asked what it waits for, and a message with it.
 
         Raises:
@@ -228,8 +236,14 @@ class Carrier(Speaker):
         """
         found = await self._find_asking(asked, place, replies)
         place, fold, said = found.place, found.fold, found.said
+        _refuse_others(asked, fold)
+        words = _words_beside(asked.entries, fold)
+        prompt = _prompt_beside(asked.system, words, fold) if words else ""
         open_calls = [one.call_id for one in said if one.call_id in fold.needs and one.call_id not in found.given]
         if prompt and said and not open_calls:
+            after = await self._give_again(found, replies[-1].at)
+            if is_heard(words, fold.heard):  # the same request again
+                return Carried(after)
             return Carried(await self._send(asked, body, place, prompt))
         if open_calls and found.end:
             if prompt:
@@ -238,7 +252,7 @@ class Carrier(Speaker):
             raise ProblemError(409, ProblemCode.CONFLICT, f"{replies[-1].at}: {over}")
         missing = self.check(place, fold, said)
         if missing and (prompt or not said):
-            raise _no_output(missing)
+            raise _no_output(place.session, place.turn, {name: fold.needs[name] for name in missing})
         if not prompt:
             after = await self.give(place, fold, said)
             return Carried(place, missing) if missing else Carried(after)
@@ -248,6 +262,19 @@ class Carrier(Speaker):
             return Carried(after if heard.turn == after.turn else heard)
         await self._steer(place, body, prompt)  # first, so that the model reads it together with what it waits for
         return Carried(await self.give(place, fold, said))
+
+    async def _give_again(self, asking: "_Asking", at: str) -> ResponseId:
+        """The segment behind replies that were given before a message.
+
+        Raises:
+            EditedError: Others stand.
+        """
+        try:
+            return await self.give(asking.place, asking.fold, asking.said)
+        except ProblemError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            raise EditedError(at) from None
 
     async def _find_asking(self, asked: Asked, place: ResponseId, replies: Sequence[Entry]) -> "_Asking":
         """The response that asked for these replies, and those that are to it."""
@@ -307,8 +334,43 @@ class _Asking:
     end: str = ""
 
 
-def _no_output(names: Sequence[str]) -> RequestRefusedError:
-    return RequestRefusedError(f"input: no output found for {', '.join(names)}; the turn waits for it")
+def _refuse_others(asked: Asked, fold: TurnFold) -> None:
+    """Refuse another agent, or functions, beside a reply: the turn that waits goes on as it began.
+
+    Raises:
+        RequestRefusedError: There are.
+    """
+    if fold.prompt is None:
+        return
+    instead = "to hand the conversation over, end this turn, and send a message of the user"
+    if asked.model not in {None, fold.prompt.agent}:
+        agent = fold.prompt.agent
+        raise RequestRefusedError(f"model: the turn that waits is of {agent!r}, which goes on with it; {instead}")
+    if more := {str(tool["name"]) for tool in asked.tools} - {str(tool["name"]) for tool in fold.shape.tools}:
+        raise RequestRefusedError(f"tools: the turn that waits began without {min(more)!r}; {instead}")
+
+
+def _words_beside(entries: Sequence[Entry], fold: TurnFold) -> list[Object]:
+    """The message beside replies, if there is a new one: some clients send the turn's own again, before them."""
+    words, behind = new_words(entries), new_words(entries, behind_replies=True)
+    before = words[: len(words) - len(behind)]
+    return behind if is_heard(before, fold.heard) else words
+
+
+def _prompt_beside(system: Sequence[str], words: Sequence[Object], fold: TurnFold) -> Content:
+    """The message, with the instructions unless the turn began with them."""
+    is_told = any(text.startswith("\n\n".join(system)) for text, _ in fold.heard)
+    return join_parts([] if is_told else system, words, "input")
+
+
+def _no_output(session: str, turn: int, needs: Mapping[str, Need]) -> RequestRefusedError:
+    """The refusal of a message while a turn waits, with the ids that its client has."""
+    missing = [
+        f"decision found for {APPROVAL}{wire}" if need == "approval" else f"output found for {wire}"
+        for name, need in needs.items()
+        if (wire := wire_call(session, turn, name))
+    ]
+    return RequestRefusedError(f"input: no {', no '.join(missing)}; the turn waits for it, so send it before a message")
 
 
 def _refuse_beside(why: str, **fields: object) -> RequestRefusedError | None:

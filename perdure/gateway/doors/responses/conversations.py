@@ -20,16 +20,34 @@ def last_place(entries: Sequence[Entry]) -> ResponseId | None:
     return None if found is None else ResponseId(found.session, found.turn)
 
 
-def new_words(entries: Sequence[Entry]) -> list[Object]:
-    """The messages of the user behind all of the agent's, as the parts of one."""
-    last = _last(entries, lambda entry: entry.is_models)
+def new_words(entries: Sequence[Entry], *, behind_replies: bool = False) -> list[Object]:
+    """The messages of the user behind all of the agent's, and behind all replies if asked, as the parts of one."""
+    last = _last(entries, lambda entry: entry.is_models or (behind_replies and entry.said is not None))
     return [part for entry in entries[last + 1 :] for part in entry.parts]
+
+
+def unnamed_behind(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The entries behind the last item that names its turn, up to the last of the agent's: a session may have them."""
+    behind = entries[_last(entries, lambda entry: entry.origin is not None) + 1 :]
+    last = _last(behind, lambda entry: entry.is_models and not entry.is_bare)
+    return behind[: last + 1]
 
 
 def live_replies(entries: Sequence[Entry]) -> list[Entry]:
     """The replies that may not have been given: no item of the agent but further requests stands behind them."""
     last = _last(entries, lambda entry: entry.is_models and not entry.asks and not entry.is_bare)
     return [entry for entry in entries[last + 1 :] if entry.said is not None]
+
+
+Heard = tuple[str, int]
+"""A text that a turn has read, and the number of its files."""
+
+
+def is_heard(parts: Sequence[Object], heard: Sequence[Heard]) -> bool:
+    """Whether a message is among these; instructions may stand before it."""
+    text = "\n\n".join(str(part["text"]) for part in parts if part["type"] == "text")
+    files = sum(part["type"] != "text" for part in parts)
+    return any((told == text or told.endswith(f"\n\n{text}")) and count == files for told, count in heard)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +65,9 @@ class Shown:
     parts: Sequence[Object]
     behind_reply: bool
 
-    def is_in(self, heard: Sequence[tuple[str, int]]) -> bool:
-        """Whether they are among these texts, each with the number of its files; instructions may stand before them."""
-        text = "\n\n".join(str(part["text"]) for part in self.parts if part["type"] == "text")
-        files = sum(part["type"] != "text" for part in self.parts)
-        return any((told == text or told.endswith(f"\n\n{text}")) and count == files for told, count in heard)
+    def is_in(self, heard: Sequence[Heard]) -> bool:
+        """Whether they are among what was heard."""
+        return is_heard(self.parts, heard)
 
 
 def words_shown(entries: Sequence[Entry]) -> Iterator[Shown]:

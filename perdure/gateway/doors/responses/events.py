@@ -121,6 +121,7 @@ class TurnFold:
         prompt: The first event of the turn.
         needs: Needs of all requests so far, by the ids of their calls.
         results: Results of calls that the client runs, by their ids.
+        shape: The fields that the responses have in common.
         heard: The prompt of the turn, and the messages that it has read since, each with the number of its files.
         has_ended: Whether the turn has ended.
     """
@@ -128,7 +129,7 @@ class TurnFold:
     def __init__(self, session: str, turn: int, shape: Shape | None = None, place: Place | None = None) -> None:
         self.session = session
         self.turn = turn
-        self._shape = shape or Shape()
+        self.shape = shape or Shape()
         self._place = place or Place()
         self.segments: list[Segment] = []
         self.prompt: log.AgentStart | None = None
@@ -171,7 +172,7 @@ class TurnFold:
         usage = segment.usage if segment.ending is not None else None
         return describe_response(
             ResponseId(self.session, self.turn, number),
-            self._shape,
+            self.shape,
             created_at=segment.created_at,
             output=segment.items,
             usage=usage,
@@ -257,7 +258,7 @@ class TurnFold:
             self.prompt = event
             self.heard.append((event.prompt, len(event.parts)))
             texts = {name: value for name, value in event.context.items() if isinstance(value, str)}
-            self._shape = Shape(model=event.agent, metadata=texts, tools=self._shape.tools)
+            self.shape = Shape(model=event.agent, metadata=texts, tools=self.shape.tools)
         self.segments.append(Segment(number=len(self.segments) + 1, created_at=envelope.at))
         self._tell_response("response.created")
         self._tell_response("response.in_progress")

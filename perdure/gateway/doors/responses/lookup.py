@@ -9,11 +9,11 @@ from perdure.contracts.events import AgentStart
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, act_for, own_session
 from perdure.gateway.callers import Caller
-from perdure.gateway.doors.responses.conversations import Shown, words_shown
+from perdure.gateway.doors.responses.conversations import Heard, Shown, is_heard, words_shown
 from perdure.gateway.doors.responses.events import TurnFold
 from perdure.gateway.doors.responses.following import find_turn, inputs_of, read_turn
 from perdure.gateway.doors.responses.places import Origin, ResponseId
-from perdure.gateway.doors.responses.requests import Entry, read_item
+from perdure.gateway.doors.responses.requests import Entry, Object, read_item
 from perdure.gateway.problems import ProblemCode, ProblemError
 
 OLDEST = 100
@@ -21,6 +21,10 @@ OLDEST = 100
 
 Turn = tuple[str, int]
 """A session's id and the number of a turn of it."""
+
+
+class EditedError(Exception):
+    """The conversation is another one than the session has, at the item that is named."""
 
 
 class Lookup:
@@ -84,19 +88,55 @@ class Lookup:
                 return one.at
         return None
 
-    async def _read_prompts(self, turns: Iterable[Turn]) -> dict[Turn, list[tuple[str, int]]]:
+    async def followed(self, entries: Sequence[Entry], place: ResponseId) -> ResponseId:
+        """The turn that a conversation has come to, whose items behind those of this turn have no ids.
+
+        Raises:
+            EditedError: The session has said something else, or heard something else.
+        """
+        if not entries:
+            return place
+        views = {view.turn: view for view in await self._gateway.client.turn_views(place.session)}
+        prompts = await self._read_prompts((place.session, turn) for turn in views if turn > place.turn)
+        turn, words = place.turn, list[Object]()
+        for entry in entries:
+            words += entry.parts
+            if not entry.is_models or entry.is_bare:
+                continue
+            if words:
+                turn += 1
+            view = views.get(turn)
+            output = "" if view is None or view.result is None else view.result.output
+            is_heard_there = not words or is_heard(words, prompts.get((place.session, turn), []))
+            if not is_heard_there or not output or [output] != [message["content"] for message in entry.history]:
+                raise EditedError(entry.at)
+            words = []
+        return ResponseId(place.session, turn)
+
+    async def without_known(self, entries: Sequence[Entry], place: ResponseId) -> Sequence[Entry]:
+        """The entries without a beginning that is all that the session has heard: some clients send that again."""
+        known, behind = entries[: place.turn], entries[place.turn :]
+        if not behind or not all(entry.parts for entry in known) or any(entry.is_models for entry in behind):
+            return entries
+        prompts = await self._read_prompts((place.session, turn) for turn in range(1, place.turn + 1))
+        are_known = (
+            is_heard(entry.parts, prompts.get((place.session, turn), [])) for turn, entry in enumerate(known, start=1)
+        )
+        return behind if all(are_known) else entries
+
+    async def _read_prompts(self, turns: Iterable[Turn]) -> dict[Turn, list[Heard]]:
         store = await self._gateway.client.store()
         keys: dict[str, list[str]] = {}
         for session, turn in turns:
             keys.setdefault(session, []).append(f"{turn}/agent_start")
-        found: dict[Turn, list[tuple[str, int]]] = {}
+        found: dict[Turn, list[Heard]] = {}
         for session, names in keys.items():
             for line in await from_store(lambda: store.events_by_key(session, names)):  # noqa: B023 - awaited here
                 if isinstance(line.event, AgentStart):
                     found[session, line.turn] = [(line.event.prompt, len(line.event.parts))]
         return found
 
-    async def _heard_later(self, shown: Shown) -> list[tuple[str, int]] | None:
+    async def _heard_later(self, shown: Shown) -> list[Heard] | None:
         try:
             return (await self.turn(shown.session, shown.turn)).heard
         except EventsGoneError:
@@ -117,7 +157,7 @@ class Lookup:
         return False
 
     async def resolved(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The entries, with the items that references refer to in their places.
+        """The entries, with the items that references refer to in their places, and what has come of calls.
 
         Raises:
             ProblemError: A reference names what is not there.
@@ -125,10 +165,10 @@ class Lookup:
         """
         told: list[Entry] = []
         for entry in entries:
-            if entry.kind == "item_reference" and (origin := entry.origin) is not None:
-                told += await self._resolve(entry, origin)
-            else:
+            if entry.origin is None or not (entry.kind == "item_reference" or entry.is_hollow):
                 told.append(entry)
+            else:
+                told += await self._resolve(entry, entry.origin)
         return told
 
     async def _resolve(self, reference: Entry, origin: Origin) -> list[Entry]:

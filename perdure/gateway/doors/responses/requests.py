@@ -16,7 +16,7 @@ from perdure.contracts.budgets import Budgets
 from perdure.contracts.caller_tools import MOST_CALLER_TOOLS, NO_ARGUMENTS, CallerTools
 from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.bodies import Body, Json
-from perdure.gateway.doors.responses.objects import APPROVAL
+from perdure.gateway.doors.responses.objects import APPROVAL, SERVER
 from perdure.gateway.doors.responses.places import PREFIX, Origin, ResponseId, call_of
 from perdure.gateway.problems import problem_of_mistakes
 from perdure.gateway.views import SessionName
@@ -132,6 +132,7 @@ class Entry:
         history: What it is in the history of a new session, in that format.
         said: What it replies to a request.
         settles: The id of the approval request that it shows to be settled, since the call has run.
+        is_hollow: Whether it is a call that has run, without what came of it: some clients leave that out.
     """
 
     at: str
@@ -142,6 +143,7 @@ class Entry:
     history: Sequence[Object] = ()
     said: "Said | None" = None
     settles: str = ""
+    is_hollow: bool = False
 
     @property
     def is_models(self) -> bool:
@@ -250,6 +252,10 @@ def _read_tools(given: Sequence[Object]) -> Sequence[Object]:
         _refuse("tools", f"there are {len(given)}, the limit is {MOST_CALLER_TOOLS}")
     read: list[Object] = []
     for number, tool in enumerate(given):
+        if tool.get("type") == "mcp" and tool.get("server_label") == SERVER:
+            if tool.get("allowed_tools") is not None:
+                _refuse("tools", f"tool {number}: allowed_tools would restrict the agent's own tools; leave it out")
+            continue  # its client knows requests for approvals by it, and nothing of it is needed
         if tool.get("type") != "function":
             kind = str(tool.get("type"))[:50]
             _refuse(
@@ -324,7 +330,7 @@ def _read_function_call(at: str, item: Object) -> Entry:
 
 
 def _read_ended_call(at: str, item: Object) -> Entry:
-    call_id = call_of(_name_of(at, item, "id"))
+    call_id = call_of(_name_of(at, item, "id")) if item.get("id") is not None else at
     outcome: Object = {"role": "tool", "tool_call_id": call_id, "content": _outcome_of(at, item)}
     request = item.get("approval_request_id")
     return Entry(
@@ -332,6 +338,7 @@ def _read_ended_call(at: str, item: Object) -> Entry:
         kind="mcp_call",
         history=[_call_of(at, item, call_id), outcome],
         settles=request if isinstance(request, str) else "",
+        is_hollow=item.get("output") is None and item.get("error") is None,
         **_identity(item),
     )
 
