@@ -463,7 +463,8 @@ PLACES_AT_DOORS: Mapping[str, frozenset[str]] = {
 }
 """What may be of another tenant there, by door; a model is an agent of the fleet."""
 
-FREE_AT_DOORS = {"model", "agent", "config"}
+FREE_AT_DOORS = {"model", "agent", "config", "item"}
+"""What is of no tenant by itself; an item is one of its session."""
 
 
 def places_at_doors(name: str) -> Iterator[tuple[str, str, str]]:
@@ -502,7 +503,7 @@ async def test_no_route_of_a_door_tells_or_changes_anything_of_another_tenant(ho
         assert (hers["status"], waits["output"][-1]["type"]) == ("completed", "mcp_approval_request")
         approval = {"type": "mcp_approval_response", "approval_request_id": waits["output"][-1]["id"], "approve": True}
         tried = [*places_at_doors("responses")]
-        assert len(tried) == 6
+        assert len(tried) == 12
         for number, (theirs, said, (method, path, place)) in enumerate(
             product((hers, waits), ("x", [approval]), tried)
         ):
@@ -512,7 +513,10 @@ async def test_no_route_of_a_door_tells_or_changes_anything_of_another_tenant(ho
             told: list[tuple[int, str]] = []
             for one in (known, unknown):
                 body = {**AT_DOORS["create_response"], place: one, "input": said} if "{" not in path else None
-                answered = await eve.request(method, path.replace(f"{{{place}}}", one), json=body)
+                item = theirs["output"][-1]["id"]
+                answered = await eve.request(
+                    method, path.replace(f"{{{place}}}", one).replace("{item}", item), json=body
+                )
                 told.append((answered.status_code, answered.text.replace(one, "…")))
             if (place, said) == ("conversation", "x"):  # a new one, which somebody may have
                 assert [status for status, _ in told] == [404, 200]

@@ -9,7 +9,7 @@ import pytest
 from perdure import Agent, tool
 from perdure.gateway.doors.a2a import carrying as a2a
 from perdure.gateway.doors.agui import carrying as agui
-from perdure.gateway.doors.responses import carrying as responses
+from perdure.gateway.doors.responses import lookup as responses
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.gateway import gateway
 from tests.house import House

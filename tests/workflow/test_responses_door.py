@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 
 from perdure import Agent, ask_user, tool
-from perdure.gateway.doors.responses.places import ResponseId
+from perdure.gateway.doors.responses.places import ResponseId, item_id
 from perdure.testing import Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Reply
 from tests.gateway import Door, gateway, token_lines
@@ -205,6 +205,49 @@ async def test_a_conversation_goes_on_by_its_last_response_or_by_its_name(house:
         assert (await client.conversations.retrieve(named.id)).id == named.id
         forked = await client.responses.create(model="tester", input="other", previous_response_id=first.id)
         assert (forked.output_text, forked.conversation == first.conversation) == ("two", False)
+
+
+async def test_a_conversation_lists_its_items_and_is_erased(house: House) -> None:
+    """S-83: page by page, backwards and forwards; ids are those that the responses had."""
+    replies = (call(("add", {"a": 1, "b": 2})), say("three"), call(("pay", {"amount": 7})), say("paid"), say("last"))
+    async with opened(house, *replies) as (client, _):
+        made = [await client.responses.create(model="tester", input="1 + 2", conversation="desk-9")]
+        made.append(await client.responses.create(model="tester", input="pay", conversation="desk-9"))
+        asked = made[-1].output[-1]
+        reply: Any = [{"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}]
+        made.append(await client.responses.create(model="tester", input=reply))
+        made.append(await client.responses.create(model="tester", input="and?", conversation="desk-9"))
+        given = [str(item.id) for response in made for item in response.output]
+        listed = [item async for item in client.conversations.items.list("desk-9", order="asc", limit=2)]
+        assert [str(item.id) for item in listed if str(item.id) in {*given}] == given
+        kinds = ["message", "mcp_call", "message", "message", "mcp_approval_request", "mcp_approval_response"]
+        assert [item.type for item in listed] == [*kinds, "mcp_call", "message", "message", "message"]
+        back = [item async for item in client.conversations.items.list("desk-9", limit=3)]
+        assert back == listed[::-1]
+        one = await client.conversations.items.retrieve(given[1], conversation_id="desk-9")
+        assert one == listed[2]
+        for unknown in ("msg_1", str(item_id("msg", "desk-9", 1, "never")), made[0].id):
+            with pytest.raises(openai.NotFoundError):
+                await client.conversations.items.retrieve(unknown, conversation_id="desk-9")
+            with pytest.raises(openai.NotFoundError):
+                await client.conversations.items.list("desk-9", after=unknown)
+        more: Any = [{"type": "message", "role": "user", "content": "x"}]
+        refused = [
+            (client.conversations.items.create("desk-9", items=more), "come by responses alone"),
+            (client.conversations.items.delete(given[0], conversation_id="desk-9"), "come by responses alone"),
+            (client.responses.delete(made[0].id), "DELETE /conversations"),
+            (client.responses.compact(model="tester", input="x"), "compaction of its definition"),
+            (client.responses.input_tokens.count(model="tester", input="x"), "the usage of a response"),
+            (client.get("/responses", cast_to=object), "the WebSocket form of this API is not here"),
+        ]
+        for act, words in refused:
+            with pytest.raises(openai.APIStatusError, match=words) as error:
+                await act
+            assert error.value.status_code == 405
+        assert (await client.conversations.delete("desk-9")).deleted
+        with pytest.raises(openai.APIStatusError) as gone:
+            await client.conversations.retrieve("desk-9")
+        assert gone.value.status_code == 410
 
 
 async def test_a_message_waits_for_the_turn_that_runs_and_a_decision_may_come_from_elsewhere(house: House) -> None:

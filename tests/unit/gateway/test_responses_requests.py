@@ -37,7 +37,7 @@ def test_instructions_stand_before_the_prompt_and_messages_before_it_are_the_his
         input=[
             {"role": "developer", "content": "Be kind."},
             {"role": "user", "content": "one"},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "two"}]},
             {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
             {"type": "reasoning", "id": "rs_1", "summary": []},
             {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "7"}]},

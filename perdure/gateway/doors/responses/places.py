@@ -14,6 +14,9 @@ from typing import Self
 
 from perdure.contracts.ids import SESSION_ID_PATTERN
 
+PATHS = "/openai/v1"
+"""Prefix of the paths of this door."""
+
 PREFIX = "resp_"
 
 MARK = "-"

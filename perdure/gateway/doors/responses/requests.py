@@ -426,6 +426,8 @@ def _read_part(at: str, part: JsonValue) -> Object:
     kind = told.get("type")
     if str(kind) in {"input_text", "output_text", "text"} and isinstance(told.get("text"), str):
         return {"type": "text", "text": told["text"]}
+    if kind == "refusal" and isinstance(said := told.get("refusal"), str):
+        return {"type": "text", "text": said}
     if kind == "input_image" and isinstance(url := told.get("image_url"), str):
         if not url.startswith("data:"):
             _refuse(at, "an image is data:image/png;base64,…: the gateway fetches nothing")

@@ -6,23 +6,21 @@ import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from fastapi import Path, Query
-from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from perdure.client import WrongTurnError
-from perdure.client.requests import session_id
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
-from perdure.contracts.values import JsonValue
-from perdure.gateway.access import Gateway, GatewayOf, OwnSession, Reader, Runner, Starter, act_for
-from perdure.gateway.bodies import Body, Router
+from perdure.gateway.access import Gateway, GatewayOf, Reader, Runner, Starter, act_for
+from perdure.gateway.bodies import Router
 from perdure.gateway.callers import Caller
 from perdure.gateway.doors import Door
+from perdure.gateway.doors.responses import conversation_routes
 from perdure.gateway.doors.responses.carrying import Carrier, own_response
 from perdure.gateway.doors.responses.events import WireEvent, ask_again
 from perdure.gateway.doors.responses.following import (
@@ -36,16 +34,14 @@ from perdure.gateway.doors.responses.following import (
     wait_for_end,
 )
 from perdure.gateway.doors.responses.objects import Item, describe_list
-from perdure.gateway.doors.responses.places import Place, ResponseId
+from perdure.gateway.doors.responses.places import PATHS, Place, ResponseId
 from perdure.gateway.doors.responses.requests import ResponseBody, read_request
 from perdure.gateway.problems import Problem, ProblemCode, ProblemError, gateway_stops
 from perdure.gateway.sse import PING, Chunks, EventStream
 from perdure.gateway.starts import IdempotencyKey
 from perdure.store.records import RegisteredAgent
 
-PREFIX = "/openai/v1"
-
-router = Router(prefix=PREFIX, include_in_schema=False)
+router = Router(prefix=PATHS, include_in_schema=False)
 
 EARLY = timedelta(seconds=1)
 """A client that streams is told its response's id after so long, if no worker has opened the turn yet."""
@@ -103,7 +99,7 @@ def _unended(place: ResponseId) -> ProblemError:
 
     They send the request again by themselves, and get the same response.
     """
-    again = f"send the same request again, or read it at GET {PREFIX}/responses/{place}"
+    again = f"send the same request again, or read it at GET {PATHS}/responses/{place}"
     return gateway_stops(f"the response {place}", again)
 
 
@@ -123,6 +119,24 @@ async def get_response(
     if not stream:
         return JSONResponse(await describe(gateway, place))
     return await _stream(gateway, await act_for(gateway, caller, place.session), place, starting_after)
+
+
+@router.get("/responses", operation_id="refuse_socket")
+@router.post("/responses/compact", operation_id="refuse_compact")
+@router.post("/responses/input_tokens", operation_id="refuse_input_tokens")
+@router.delete("/responses/{response}", operation_id="refuse_delete")
+async def refuse(_: Reader, request: Request) -> Response:
+    """Refuse what this door does not have, by name and with what to do instead."""
+    kind, instead = _NOT_HERE[request.scope["route"].operation_id]
+    raise ProblemError(405, ProblemCode.METHOD_NOT_ALLOWED, f"{kind} is not here; {instead}")
+
+
+_NOT_HERE: Mapping[str, tuple[str, str]] = {
+    "refuse_socket": ("the WebSocket form of this API", "POST /responses, with stream"),
+    "refuse_compact": ("POST /responses/compact", "an agent summarises by itself: set compaction of its definition"),
+    "refuse_input_tokens": ("POST /responses/input_tokens", "the usage of a response has what its models counted"),
+    "refuse_delete": ("deleting one response", "DELETE /conversations/{id} erases its session"),
+}
 
 
 @router.post("/responses/{response}/cancel", operation_id="cancel_response")
@@ -192,29 +206,7 @@ def _describe_model(agent: RegisteredAgent) -> Item:
     return {"id": agent.name, "object": "model", "created": int(agent.seen_at.timestamp()), "owned_by": "perdure"}
 
 
-class ConversationBody(Body):
-    """The body of a new conversation, which nothing is kept of: a session begins with its first turn."""
-
-    metadata: dict[str, str] | None = Field(default=None, max_length=0)
-    items: list[dict[str, JsonValue]] | None = Field(default=None, max_length=0)
-
-
-@router.post("/conversations", operation_id="create_conversation")
-async def create_conversation(_: Runner, body: ConversationBody | None = None) -> Response:
-    """A name for a conversation; its session begins with the first response that names it."""
-    return JSONResponse(_describe_conversation(session_id("conv"), datetime.now(UTC)))
-
-
-@router.get("/conversations/{session}", operation_id="get_conversation")
-async def get_conversation(_: Reader, session: OwnSession, gateway: GatewayOf) -> Response:
-    """A conversation: a session that has begun."""
-    view = await gateway.client.session_view(session)
-    created_at = datetime.now(UTC) if view.opened is None else view.opened[0].created_at
-    return JSONResponse(_describe_conversation(session, created_at))
-
-
-def _describe_conversation(session: str, created_at: datetime) -> Item:
-    return {"id": session, "object": "conversation", "created_at": int(created_at.timestamp()), "metadata": {}}
+router.routes.extend(conversation_routes.router.routes)
 
 
 async def _stream(gateway: Gateway, caller: Caller, place: ResponseId, after: int | None = None) -> Response:
@@ -325,4 +317,4 @@ def _describe_error(status: int, code: str, detail: str) -> Item:
     return {"message": detail, "type": kind, "param": param, "code": str(code)}
 
 
-DOOR = Door(prefix=f"{PREFIX}/", router=router, form=write_error)
+DOOR = Door(prefix=f"{PATHS}/", router=router, form=write_error)
