@@ -80,6 +80,11 @@ class Tries:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
+    async def refuse(self, key: str) -> None:
+        """Note that nothing came of a try: its retry begins a job."""
+        store = await self._client.store()
+        await store.note_refused(key)
+
     async def leave(self, key: str, *, told: bool) -> None:
         """Note that the connection of a try has ended; ``told`` is whether its client was told to come again."""
         self._held.discard(key)

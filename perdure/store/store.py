@@ -549,11 +549,11 @@ class Store:
     sign_ids = _reads(ids.sign_ids)
     is_signed = _reads(ids.is_signed)
     rotate_id_secret = _writing_method_of(ids.rotate_id_secret)
-
     admit = _writing_method_of(admission.admit)
     note_outcome = _writing_method_of(admission.note_outcome)
     begin = _writing_method_of(admission.begin)
     join_try = _writing_method_of(tries.join)
+    note_refused = _writing_method_of(tries.note_refused)
     note_alive = _writing_method_of(tries.note_alive)
     take_key = _writing_method_of(tenants.take_key)
     forget_begun = _writing_method_of(tenants.forget_begun)

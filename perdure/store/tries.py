@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, delete, select, update
 
 from perdure.contracts.values import Value
 from perdure.store import schema
@@ -28,6 +28,9 @@ LONGEST = timedelta(hours=24)
 
 MOST = 50
 """Requests that are looked at: the newest of those that say the same."""
+
+REFUSED = "refused"
+"""In place of the digest of a request of which nothing came."""
 
 _R, _G = schema.requests.c, schema.gateways.c
 
@@ -60,35 +63,47 @@ def join(connection: Connection, one: Try, now: datetime | None = None) -> Joine
     lately = at - (LATELY if one.number is not None else one.within)
     fewer = _R.tries < one.number if one.number is not None else _R.said == one.said
     rows = connection.execute(
-        select(_R.tenant, _R.key, _R.tries, _R.holder, _R.let_go_at, _R.told, _G.alive_at)
+        select(_R.tenant, _R.key, _R.digest, _R.tries, _R.holder, _R.let_go_at, _R.told, _G.alive_at)
         .select_from(schema.requests.outerjoin(schema.gateways, _R.holder == _G.gateway))
         .where(_R.said == one.said, _R.created_at > at - LONGEST, fewer)
         .order_by(_R.created_at.desc())
         .limit(MOST)
     ).all()
     stands = False
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.digest != REFUSED):
         ended_at = row.let_go_at if row.holder is None else row.alive_at
         if row.holder is not None and ended_at is not None and ended_at > at - SILENT:
             stands = True
         elif ended_at is not None and ended_at > (at - LATELY if row.told else lately) and _take(connection, one, row):
-            return Joined(key=row.key)
+            return None if row.digest == REFUSED else Joined(key=row.key)
     return Joined() if stands and (one.number is not None or one.within) else None
 
 
 def _take(connection: Connection, one: Try, row: Row[*tuple[Any, ...]]) -> bool:
+    is_still = (
+        (_R.tenant == row.tenant)
+        & (_R.key == row.key)
+        & (_R.tries == row.tries)
+        & _R.holder.is_not_distinct_from(row.holder)
+    )
+    number = row.tries + 1 if one.number is None else one.number
+    if row.digest == REFUSED:
+        return connection.execute(delete(schema.requests).where(is_still).returning(_R.key)).one_or_none() is not None
     taken = (
         update(schema.requests)
-        .where(
-            _R.tenant == row.tenant,
-            _R.key == row.key,
-            _R.tries == row.tries,
-            _R.holder.is_not_distinct_from(row.holder),
-        )
-        .values(holder=one.holder, let_go_at=None, told=None, tries=row.tries + 1 if one.number is None else one.number)
+        .where(is_still)
+        .values(holder=one.holder, let_go_at=None, told=None, tries=number)
         .returning(_R.key)
     )
     return connection.execute(taken).one_or_none() is not None
+
+
+def note_refused(connection: Connection, key: str) -> None:
+    """Note that a request with a key of ours was refused: its retry begins a job, and joins nobody else's."""
+    ours = (_R.key == key) & _R.said.is_not(None) & _R.answer.is_(None)
+    connection.execute(
+        update(schema.requests).where(ours).values(digest=REFUSED, holder=None, let_go_at=datetime.now(UTC))
+    )
 
 
 def note_alive(connection: Connection, gateway: str, ended: Mapping[str, bool] = MappingProxyType({})) -> None:

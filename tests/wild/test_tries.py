@@ -161,6 +161,25 @@ async def test_a_gateway_that_stops_is_asked_again_elsewhere_and_begins_no_secon
         assert len(await house.client.sessions()) == 3
 
 
+async def test_a_try_that_was_refused_is_no_job_to_be_joined(house: House) -> None:
+    """A double click: one of two is told that the session is busy, and its retry goes another way."""
+    async with (
+        ScriptedProvider(brain) as provider,
+        house.worker(AGENT),
+        gateway(house, doors=("responses",)) as door,
+        AsyncOpenAI(base_url=f"{door.url}/openai/v1", api_key="x", max_retries=5, timeout=60) as client,
+    ):
+        house.use(provider)
+        for number in range(3):
+            first = await client.responses.create(model="tester", input=f"one {number}")
+            shown: list[Any] = [{"role": "user", "content": f"one {number}"}]
+            shown += [item.model_dump(exclude_none=True) for item in first.output]
+            shown.append({"role": "user", "content": "two"})
+            both = await asyncio.gather(*(client.responses.create(model="tester", input=shown) for _ in range(2)))
+            assert [one.status for one in both] == ["completed"] * 2
+            assert len({one.id for one in both}) == 2
+
+
 async def test_who_hangs_up_and_says_the_same_again_has_two_jobs_unless_the_client_counts_its_tries(
     house: House,
 ) -> None:

@@ -44,6 +44,17 @@ async def test_a_retry_joins_what_ended_and_nothing_that_stands(store: Store) ->
     assert await joined(store, replace(AGAIN, number=2)) == "k1"
 
 
+async def test_a_retry_of_what_was_refused_begins_a_job_and_takes_nobody_elses(store: Store) -> None:
+    await begin(store, "k1")
+    await begin(store, "k2", replace(FIRST, holder="g2"))
+    await store.note_alive("g1", {"k1": False})
+    await store.note_refused("k2")
+    await store.note_alive("g2", {"k2": False})
+    assert await joined(store, AGAIN) is None
+    assert await joined(store, AGAIN) == "k1"
+    assert await joined(store, AGAIN) is None
+
+
 async def test_the_connections_of_a_gateway_that_is_not_heard_of_have_ended(store: Store) -> None:
     await begin(store, "k1")
     assert await joined(store, AGAIN, SILENT - timedelta(seconds=1)) == ""

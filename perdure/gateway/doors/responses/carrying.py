@@ -9,7 +9,7 @@ from typing import cast
 
 from starlette.requests import Request
 
-from perdure.client import RequestRefusedError, ResumeOptions, TurnOptions, UnknownSessionError
+from perdure.client import RequestRefusedError, ResumeOptions, SessionBusyError, TurnOptions, UnknownSessionError
 from perdure.client.asks import Ask, Fork, Send, Start
 from perdure.client.requests import Content, SendOptions
 from perdure.client.sessions import describe_missing_session
@@ -149,7 +149,12 @@ class Carrier(Speaker):
             is_named=isinstance(ask, Start) and ask.session is not None,
             refusal=refusal,
         )
-        ticket = await start_once(self._gateway, self._caller, self._request, starting)
+        try:
+            ticket = await start_once(self._gateway, self._caller, self._request, starting)
+        except (RequestRefusedError, SessionBusyError):
+            if key is not None and key != self._key:
+                await self._gateway.tries.refuse(key)
+            raise
         return ResponseId(ticket.session, ticket.turn or 1)
 
     # A session that is there

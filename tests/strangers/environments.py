@@ -1,0 +1,73 @@
+"""Environments of frameworks that strangers wrote: each is made anew, with the newest releases that there are."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+NEEDS = {
+    "openai_python.py": ("openai",),
+    "openai_agents.py": ("openai-agents",),
+    "langchain_responses.py": ("langchain", "langchain-openai"),
+    "pydantic_ai_responses.py": ("pydantic-ai-slim[openai]",),
+    "litellm_responses.py": ("litellm",),
+    "openai_js.mjs": ("openai",),
+    "openai_agents_js.mjs": ("@openai/agents", "zod"),
+    "ai_sdk.mjs": ("ai", "@ai-sdk/openai", "zod"),
+    "langchain_js.mjs": ("langchain", "@langchain/openai", "@langchain/core", "zod"),
+}
+"""Packages of each program, of PyPI or of npm; an environment of its own for each, so that none holds another back."""
+
+INSTALL_SECONDS = 600
+
+OF_THE_DEVELOPER = ("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_", "LANGCHAIN_", "LANGSMITH_", "PYTHON")
+
+ALONE = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""Variables with which the frameworks ask nobody but the gateway: no traces, no list of prices."""
+
+needs_node = pytest.mark.skipif(
+    not (shutil.which("node") and shutil.which("npm")), reason="needs: node and npm on the PATH"
+)
+
+
+def variables(**more: str) -> dict[str, str]:
+    """The variables of this process without those of the developer and of perdure, and with more."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_DEVELOPER)}
+    return {**kept, **ALONE, **more}
+
+
+def make(program: str, folder: Path) -> list[str]:
+    """Install what a program needs into a folder, and copy the program there; the command that runs it."""
+    for name in (program, f"cases{Path(program).suffix}"):
+        shutil.copy(PROGRAMS / name, folder)
+    packages = NEEDS[program]
+    if program.endswith(".mjs"):
+        _do(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages], folder)
+        return ["node", program]
+    _do([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
+    # Our own pip installs from outside, and compiles nothing: of what is installed, a program imports a part.
+    python = str(folder / "venv" / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+    _do([*pip, "--disable-pip-version-check", *packages], folder)
+    return [python, program]
+
+
+def releases(command: Sequence[str], folder: Path) -> str:
+    """Names and releases of what is installed, for the message of a failure."""
+    listed = ["npm", "ls", "--prefix", str(folder)]
+    if command[0] != "node":
+        listed = [sys.executable, "-m", "pip", "--python", command[0], "list", "--format", "freeze"]
+    return subprocess.run(listed, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS).stdout
+
+
+def _do(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(
+        command, cwd=folder, env=variables(), check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"

@@ -1,0 +1,88 @@
+"""OpenAI's own client: it keeps the conversation as a list, runs its functions and approves calls. Prints JSON."""
+
+from collections.abc import Callable
+from typing import Any
+
+from cases import FIVE, tell, user
+from openai import OpenAI
+
+TOOLS: Any = [
+    {"type": "function", "name": name, "description": name, "parameters": {"type": "object", "properties": {}}}
+    for name in ("look", "seek")
+]
+
+client = OpenAI()
+
+
+def ask(model: str, items: list[Any], **more: Any) -> Any:
+    return client.responses.create(model=model, input=items, **more)
+
+
+def ask_for_a_stream(model: str, items: list[Any], **more: Any) -> Any:
+    with client.responses.stream(model=model, input=items, **more) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        response = stream.get_final_response()
+    assert text == response.output_text
+    return response
+
+
+def talk(model: str, texts: list[str], items: list[Any], asking: Callable[..., Any] = ask, **more: Any) -> str:
+    """Say one text after the other, and run the functions that are called; the conversation grows in ``items``."""
+    text = ""
+    for said in texts:
+        items.append(user(said))
+        while True:
+            response = asking(model, items, **more)
+            items += response.output
+            text = response.output_text
+            calls = [item for item in response.output if item.type == "function_call"]
+            if not calls:
+                break
+            for call in calls:
+                output = f"{call.name} seen"
+                items.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
+    return text
+
+
+def chat(model: str) -> str:
+    return talk(model, FIVE, [])
+
+
+def function(model: str) -> str:
+    return talk(model, ["look", "two", "three"], [], tools=TOOLS)
+
+
+def two_functions(model: str) -> str:
+    return talk(model, ["look seek", "bye"], [], tools=TOOLS)
+
+
+def approval(model: str) -> str:
+    items: list[Any] = []
+    talk(model, ["pay"], items)
+    (asked,) = [item for item in items if getattr(item, "type", "") == "mcp_approval_request"]
+    items.append({"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True})
+    items += ask(model, items).output
+    return talk(model, ["bye"], items)
+
+
+def stream(model: str) -> str:
+    return talk(model, ["effect look", "two", "three"], [], ask_for_a_stream, tools=TOOLS)
+
+
+def edited(model: str) -> str:
+    items: list[Any] = []
+    talk(model, FIVE[:3], items)
+    return talk(model, ["edited"], items[: items.index(user("two"))])
+
+
+def rewritten(model: str) -> str:
+    items: list[Any] = []
+    talk(model, FIVE[:3], items)
+    return talk(model, ["end"], [user("rewritten"), *items[1:]])
+
+
+def unknown_model(model: str) -> str:
+    return talk(model, ["hello"], [])
+
+
+tell(chat, function, two_functions, approval, stream, edited, rewritten, unknown_model)
