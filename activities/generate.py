@@ -29,7 +29,7 @@ from perdure.activities.models.attempt import (
     record_failure,
 )
 from perdure.activities.models.conversations import Conversations
-from perdure.activities.models.cost_ceiling import Counted, NotAffordableError, ceiling, text_only
+from perdure.activities.models.cost_ceiling import Counted, NotAffordableError, ceiling, text_only, with_choice
 from perdure.activities.models.model_call import Answer, PromptAssemblyError, guard_assembly, system_prompt
 from perdure.activities.models.record_answer import (
     CONTENT_CHARACTERS,
@@ -159,7 +159,7 @@ class GenerateActivity:
             *(UserMessage(content=text) for text in request.said),
             *(UserMessage(content=message.prompt, parts=message.parts) for message in request.steered),
         )
-        asked = text_only(definition) if request.text_only else definition
+        asked = text_only(definition) if request.text_only else with_choice(definition, request.tool_choice)
         call = ModelCall(self._parts, log, asked)
         return Given(request, log, definition, call, conversation, new, begun.is_watched), begun.answer
 

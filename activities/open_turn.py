@@ -29,7 +29,7 @@ from perdure.activities.parts import ActivityParts
 from perdure.activities.recordings import RecordedTurns, RecordingError
 from perdure.activities.slots import Slots, error_of
 from perdure.activities.store_access import store_failures
-from perdure.agents.caller_tools import declare_caller_tools
+from perdure.agents.caller_tools import check_output_schema, declare_caller_tools
 from perdure.agents.tool import ToolDefinitionError
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Budgets
@@ -40,6 +40,7 @@ from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import AGENT_TURN, Activity
 from perdure.contracts.queues import Routing
+from perdure.contracts.tool_choice import NamedTool, ToolChoice
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.traces import TurnTrace
 from perdure.contracts.turn_context import TurnContext
@@ -199,8 +200,8 @@ class OpenTurnActivity:
             _require_visible(prompt)
         kept = replied or clone
         wanted = _with_overrides(kept or await self._find_agent(asked), request)
-        if request.tools:
-            wanted = await run_off_the_loop(lambda: _with_tools(wanted, request))
+        if request.tools or request.output_schema is not None:
+            wanted = await run_off_the_loop(lambda: _with_schemas(wanted, request))
         context = await self._parts.contexts.resolve_context(asked.opening, before.source)
         if before.begun is None:
             self._parts.contexts.refuse_strange_variables(context)
@@ -229,6 +230,7 @@ class OpenTurnActivity:
         definition = resolved.agent
         for freeze in (self._freeze_recording,) if resolved.goes_on else self._freezing:
             definition = await freeze(resolved, definition)
+        _require_choice(definition, resolved.opening.request.tool_choice)
         return Frozen(admitted, definition)
 
     async def _open(self, frozen: Frozen) -> Opened:
@@ -521,13 +523,28 @@ def _require_visible(prompt: str) -> None:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
 
 
-def _with_tools(definition: AgentDefinition, request: Continuation) -> AgentDefinition:
-    """The definition with the tools that the request brings for this one turn."""
+def _require_choice(definition: AgentDefinition, choice: ToolChoice | None) -> None:
+    """Refuse the choice of a tool that the turn does not have."""
+    if isinstance(choice, NamedTool) and definition.tool(choice.name) is None:
+        known = ", ".join(tool.name for tool in definition.tools) or "none"
+        message = f"tool_choice: there is no tool named {choice.name!r}; the tools are: {known}"[:MAX_MESSAGE]
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
+
+
+def _with_schemas(definition: AgentDefinition, request: Continuation) -> AgentDefinition:
+    """The definition with the tools and the form of the answer that the request brings for this one turn."""
     try:
         added = declare_caller_tools(request.tools, {tool.name for tool in definition.tools})
     except ToolDefinitionError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"tools: {error}")) from None
-    return replace(definition, tools=(*definition.tools, *added))
+    definition = replace(definition, tools=(*definition.tools, *added))
+    if request.output_schema is None:
+        return definition
+    try:
+        check_output_schema(request.output_schema)
+        return definition.with_output(request.output_schema)
+    except ValueError as error:
+        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"output_schema: {error}")) from None
 
 
 def _with_overrides(definition: AgentDefinition, request: Continuation) -> AgentDefinition:
@@ -548,10 +565,10 @@ def _with_overrides(definition: AgentDefinition, request: Continuation) -> Agent
     if request.budgets is not None and request.delegated is None:
         asked = request.budgets.model_dump(exclude_none=True, exclude_defaults=True)
         changes["budgets"] = Budgets.model_validate({**definition.budgets.model_dump(), **asked})
-    if not changes:
-        return definition
-    try:
-        return AgentDefinition.model_validate({**definition.model_dump(), **changes})
-    except ValidationError as error:
-        message = f"the request's settings do not fit the agent: {error.errors()[0]['msg']}"
-        raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from error
+    if changes:
+        try:
+            definition = AgentDefinition.model_validate({**definition.model_dump(), **changes})
+        except ValidationError as error:
+            message = f"the request's settings do not fit the agent: {error.errors()[0]['msg']}"
+            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message)) from error
+    return definition if request.generate_params is None else definition.with_wishes(request.generate_params)

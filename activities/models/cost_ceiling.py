@@ -17,10 +17,11 @@ from perdure.activities.models.provider_messages import count_most_tokens
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.values import JsonValue, replace
 from perdure.engine.limits import exhausted_error, in_usd
 from perdure.llm.openai_format import WireMessage
-from perdure.llm.tool_schemas import ShownTools
+from perdure.llm.tool_schemas import ShownTools, shown_tool_name
 
 SMALLEST_ANSWER = 16
 """Tokens of the shortest useful answer; a call that cannot pay for this is not made."""
@@ -63,6 +64,17 @@ def text_only(definition: AgentDefinition) -> AgentDefinition:
         return replace(definition, tools=())
     params: dict[str, JsonValue] = {**definition.generate_params, "tool_choice": "none"}
     return replace(definition, generate_params=params)
+
+
+def with_choice(definition: AgentDefinition, choice: ToolChoice | None) -> AgentDefinition:
+    """The definition for a call that has to call a tool, or none, as the turn's request wishes."""
+    if choice == "none":
+        return text_only(definition)
+    if choice is None or not definition.tools or mode_of(definition) != "api":
+        return definition
+    name = None if choice == "required" else shown_tool_name(choice.name)
+    form: JsonValue = "required" if name is None else {"type": "function", "function": {"name": name}}
+    return definition.with_wishes({"tool_choice": form})
 
 
 def ceiling(

@@ -1,12 +1,14 @@
 """Forms of a request that nothing but its refusal tells: what perdure adds is tried once in another form, or without.
 
 What a model has refused at an address is remembered by the worker, so that its next call begins so; a worker that
-starts learns it again at the cost of a refused call. What an author sets is never changed: its refusal is told.
+starts learns it again at the cost of a refused call. What an author sets is never changed: its refusal is told. What
+the request of a turn sets is a wish, and is left out.
 """
 
 import logging
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -158,10 +160,12 @@ class Learnt:
     Attributes:
         forms: The forms that it wants.
         longest: Longest answer in tokens that it takes; None if it has refused none.
+        refused: Parameters that it does not take from a request.
     """
 
     forms: frozenset[Form] = frozenset()
     longest: int | None = None
+    refused: frozenset[str] = frozenset()
 
     def fitted(self, most: int) -> int:
         """The bound of an answer, in tokens, as the model takes it."""
@@ -195,12 +199,17 @@ class Forms:
         asked = {form for form, pattern in _PATTERNS if pattern.search(facts.text)}
         new = next((form for form in Form if form in (asked & added) - before.forms), None)
         if new is not None:
-            self._keep(definition, Learnt(before.forms | {new}, before.longest), new.value)
+            self._keep(definition, replace(before, forms=before.forms | {new}), new.value)
             return True
         longest = None if bound is None else longest_in(facts, before.fitted(bound))
         if longest is not None:
-            self._keep(definition, Learnt(before.forms, longest), f"for answers of at most {longest:,} tokens")
-        return longest is not None
+            self._keep(definition, replace(before, longest=longest), f"for answers of at most {longest:,} tokens")
+            return True
+        wished = [name for name in definition.generate_params if name in definition.wished]
+        wish = next((name for name in wished if name not in before.refused and _names(facts, name)), None)
+        if wish is not None:
+            self._keep(definition, replace(before, refused=before.refused | {wish}), f"without the {wish} of requests")
+        return wish is not None
 
     def _keep(self, definition: AgentDefinition, learnt: Learnt, told: str) -> None:
         logger.warning("%s has refused a call, and is called %s from now on", definition.model, told)
@@ -218,6 +227,22 @@ def longest_in(facts: FailureFacts, sent: int) -> int | None:
     named = (int(number.replace(",", "")) for number in _NUMBER.findall(facts.text))
     longest = max((number for number in named if _SHORTEST <= number < sent), default=None)
     return longest if longest is None or not _EXCLUDED.search(facts.text) else longest - 1
+
+
+_WISHES: Mapping[str, str] = {
+    "max_completion_tokens": r"max_?(completion_|output_|new_)?tokens",
+    "max_tokens": r"max_?(completion_|output_|new_)?tokens",
+    "parallel_tool_calls": r"parallel_?tool_?(calls|use)",
+    "reasoning_effort": r"reasoning|\beffort\b|thinking",
+    "tool_choice": r"tool_?choice",
+}
+"""Words by which refusals name a parameter, where providers have other names for it."""
+
+
+def _names(facts: FailureFacts, name: str) -> bool:
+    """Whether a refusal names a parameter."""
+    words = _WISHES.get(name, rf"\b{name.replace('_', '_?')}\b")
+    return re.search(words, facts.text, re.IGNORECASE) is not None
 
 
 def refuses_streams(facts: FailureFacts) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 from perdure.activities.faults import MISTAKES
 from perdure.activities.models import provider_door, provider_requests, providers
+from perdure.activities.models.encoders.chat import OF_TOOLS
 from perdure.activities.models.estimates import fill_counts, usage_of
 from perdure.activities.models.facts import cost_of, facts_about, price_of, without_prices
 from perdure.activities.models.failures import facts_of
@@ -377,7 +378,9 @@ def _arguments(
         **_response_format(definition),
     }
     environment = os.environ if stand_in.get() is None else defaultdict(lambda: "stand-in", os.environ)
-    given = fill_call_variables(without_prices(definition.generate_params), environment)
+    left_out = FORMS.of(definition).refused | (OF_TOOLS if not declared else frozenset[str]())
+    params = definition.without_wishes(left_out).generate_params
+    given = fill_call_variables(without_prices(params), environment)
     twice = sorted(own.keys() & given.keys())
     if twice:
         msg = f"generate_params sets {' and '.join(twice)}, which perdure sets itself; leave that out"

@@ -8,7 +8,8 @@ from decimal import Decimal
 from perdure import schema_checks
 from perdure.activities.models.model_call import Answer
 from perdure.activities.models.step_log import NOTHING_PAID, event_of
-from perdure.contracts.agents import AgentDefinition
+from perdure.agents.schemas import GivenUpError
+from perdure.contracts.agents import OUTPUT_SCHEMA, AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import (
@@ -27,7 +28,7 @@ from perdure.contracts.messages import AssistantMessage, Message, ToolCall, User
 from perdure.contracts.tools import MaskedCall, PlannedCall
 from perdure.contracts.values import JsonValue, json_object, replace, replace_surrogates
 from perdure.engine import calls, delegates
-from perdure.llm.structured_output import AnswerError, check_answer
+from perdure.llm.structured_output import AnswerError, check_answer, value_in
 from perdure.llm.tool_output import head_and_tail
 from perdure.security.approvals import apply_policy, reject_oversized
 from perdure.security.credentials import MASK
@@ -165,7 +166,7 @@ def check_output(
     if schema is None or answer.tool_calls or step.finish_reason == CUT_OFF:
         return step, None
     try:
-        value = _value_of(answer.content, schema, check)
+        value = _value_of(answer.content, schema, check, is_foreign=OUTPUT_SCHEMA in definition.wished)
     except AnswerError as error:
         place = f"step {request.step}, {definition.model}: "
         detail = ErrorDetail(code=error.code, title="generation", message=(place + str(error))[:2_000])
@@ -176,9 +177,17 @@ def check_output(
     return replace(step, messages=messages), None
 
 
-def _value_of(text: str, schema: dict[str, JsonValue], check: OutputCheck | None) -> JsonValue:
-    value = check_answer(text, schema)
-    problem = None if check is None else check(value)
+def _value_of(text: str, schema: dict[str, JsonValue], check: OutputCheck | None, *, is_foreign: bool) -> JsonValue:
+    """The value of an answer. A foreign schema that cannot be checked leaves it as it is: the caller may check it."""
+    if is_foreign:
+        value = value_in(text)
+        try:
+            problem = schema_checks.problem(schema, value)
+        except GivenUpError:
+            problem = None
+    else:
+        value = check_answer(text, schema)
+        problem = None if check is None else check(value)
     if problem is not None:
         raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, problem)
     return value

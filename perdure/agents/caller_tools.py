@@ -1,12 +1,13 @@
-"""Tools that a request brings and its caller runs: checked, for a stranger has written their schemas."""
+"""Schemas that a request brings, of tools that its caller runs and of its answer; a stranger has written them."""
 
 from collections.abc import Collection, Sequence
 
-from perdure.agents.schemas import check_size
+from perdure.agents.schemas import check_schema, check_size
 from perdure.agents.tool import ToolDefinitionError, caller_tool_of
 from perdure.contracts.caller_tools import CallerTool
 from perdure.contracts.names import Activity
 from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.values import JsonValue
 
 
 def declare_caller_tools(tools: Sequence[CallerTool], taken: Collection[str] = ()) -> tuple[ToolDeclaration, ...]:
@@ -29,3 +30,15 @@ def declare_caller_tools(tools: Sequence[CallerTool], taken: Collection[str] = (
     except ValueError as error:
         raise ToolDefinitionError(f"parameters: {error}") from None
     return tuple(caller_tool_of(dict(tool)).declaration for tool in tools)
+
+
+def check_output_schema(schema: dict[str, JsonValue]) -> None:
+    """Refuse the form of an answer that a request wants, if it is not a JSON schema, or takes long to look at.
+
+    Its regular expressions may be JavaScript's, and are passed over then.
+
+    Raises:
+        ValueError: It cannot be used; the message is one line.
+    """
+    check_size([schema])
+    check_schema(schema, expressions=False)

@@ -20,6 +20,7 @@ from perdure.agents.context import ToolDefinitionError
 from perdure.agents.delegates import Delegate
 from perdure.agents.schemas import check_expressions, check_size
 from perdure.agents.tool import Tool, caller_tool_of
+from perdure.contracts.agents import PARAMETERS
 from perdure.contracts.hooks import HookRule
 from perdure.contracts.mcp import AnyServerConfig
 from perdure.contracts.retries import check_no_address
@@ -237,29 +238,6 @@ def _take_only(name: str, kind: Kind, known: Mapping[str, list[T]]) -> T:
         many = f"this worker has {len(found)} different {_KINDS[kind]}s named {name!r}; rename all but one"
         raise AgentDefinitionError(many)
     raise UnregisteredError(kind, name, known)
-
-
-PARAMETERS = frozenset(
-    {
-        "frequency_penalty",
-        "logit_bias",
-        "max_completion_tokens",
-        "max_tokens",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "reasoning_effort",
-        "seed",
-        "service_tier",
-        "stop",
-        "temperature",
-        "thinking",
-        "tool_choice",
-        "top_k",
-        "top_p",
-        "verbosity",
-    }
-)
-"""Arguments of a model call that a request may set. Others could send the worker's keys to any address."""
 
 
 INLINE = "agents of requests:"

@@ -38,6 +38,7 @@ from perdure.client.turn import Turn
 from perdure.client.views import SessionView, TurnView
 from perdure.contracts.blocks import Block
 from perdure.contracts.errors import KeyringError, PerdureError
+from perdure.contracts.tool_choice import NamedTool
 from perdure.contracts.turn_options import ResumeOptions, TaskOptions, TurnOptions
 from perdure.contracts.waits import Cause, TurnWait
 from perdure.settings import SettingsError
@@ -56,6 +57,7 @@ __all__ = [
     "EventsGoneError",
     "KeyringError",
     "KeysMismatchError",
+    "NamedTool",
     "NoWorkerError",
     "PerdureError",
     "RequestRefusedError",

@@ -21,6 +21,7 @@ from perdure.contracts.files import ContentError, FilePart, check_parts, part_of
 from perdure.contracts.ids import SESSION_ID_PATTERN, refusal_of, refusal_of_request, slug_of
 from perdure.contracts.json_bounds import BoundsError, check_value
 from perdure.contracts.queues import TurnPriority, fairness_key_of
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.turn_options import TurnOptions
 from perdure.contracts.turns import TurnRequest
 from perdure.contracts.values import JsonValue, Value, describe_mistake, guess_name
@@ -45,11 +46,15 @@ class SendOptions(TypedDict, total=False):
 
 
 class ResultMore(TypedDict, total=False):
-    """Options of a result: an ``error`` in its place, ``by`` whom it is, and the request's ``digest``."""
+    """Options of a result: an ``error`` in its place, ``by`` whom it is, and the request's ``digest``.
+
+    ``tool_choice`` is what the model has to call behind it.
+    """
 
     error: str | None
     by: str
     digest: str
+    tool_choice: ToolChoice | None
 
 
 def session_id(agent: str) -> str:
@@ -124,21 +129,30 @@ def turn_request(session: str, fields: dict[str, object]) -> TurnRequest:
         raise RequestRefusedError(f"{unknown[0]}: there is no such option; {guess}")
     given = {name: value for name, value in fields.items() if value is not None and value != ""}
     request = validate(TurnRequest, {"prompt": "", "request_id": uuid.uuid4().hex, **given})
-    _check_tools(request)
+    _check_schemas(request)
     return request
 
 
-def _check_tools(request: TurnRequest) -> None:
-    """Refuse tools that no worker would take; whether the agent has one of a name is the worker's to say."""
-    if not request.tools:
+def _check_schemas(request: TurnRequest) -> None:
+    """Refuse schemas that no worker would take; whether the agent has a tool of a name is the worker's to say."""
+    if not request.tools and request.output_schema is None:
         return
-    from perdure.agents.caller_tools import declare_caller_tools  # noqa: PLC0415 - what checks schemas loads slowly
+    from perdure.agents.caller_tools import (  # noqa: PLC0415 - what checks schemas loads slowly
+        check_output_schema,
+        declare_caller_tools,
+    )
     from perdure.agents.context import ToolDefinitionError  # noqa: PLC0415
 
     try:
         declare_caller_tools(request.tools)
     except ToolDefinitionError as error:
         raise RequestRefusedError(f"tools: {error}") from None
+    if request.output_schema is None:
+        return
+    try:
+        check_output_schema(request.output_schema)
+    except ValueError as error:
+        raise RequestRefusedError(f"output_schema: {error}") from None
 
 
 async def check_name(session: str, tenant: str, open_store: Callable[[], Awaitable[Store]]) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -84,6 +85,36 @@ OF_EVERY_PROVIDER = frozenset(
     }
 )
 """Parameters that mean the same at each provider, or are left out where they mean nothing."""
+
+
+PARAMETERS = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "max_completion_tokens",
+        "max_tokens",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "reasoning_effort",
+        "seed",
+        "service_tier",
+        "stop",
+        "temperature",
+        "thinking",
+        "tool_choice",
+        "top_k",
+        "top_p",
+        "verbosity",
+    }
+)
+"""Arguments of a model call that a request may set. Others could send the worker's keys to any address."""
+
+
+OUTPUT_SCHEMA = "output_schema"
+"""Name among the wishes of a definition whose schema is the request's."""
+
+LEAST_CORRECTIONS = 2
+"""Answers that may miss the schema of a request before its turn fails, unless the agent allows more."""
 
 
 def is_destination(name: str) -> bool:
@@ -303,8 +334,9 @@ class AgentDefinition(Value):
     Attributes:
         instructions_from: Function that makes the instructions when a turn opens; the text is then frozen.
         inline: For an agent that came in a start request: the object of the request.
+        wished: Names of those ``generate_params`` that the turn's request has set, and no author; also of its schema.
         stream: Left out of the text that is hashed at its default, as are ``stream_thinking``, ``idle_timeout``,
-            ``stream_idle_timeout``, ``retention`` and ``max_running``: older definitions keep their names.
+            ``stream_idle_timeout``, ``retention``, ``max_running`` and ``wished``: older definitions keep their names.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -347,6 +379,7 @@ class AgentDefinition(Value):
     max_running: int | None = Field(default=None, ge=1, exclude_if=lambda most: most is None)
     inline: dict[str, JsonValue] | None = None
     recording: str = ""
+    wished: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -418,6 +451,43 @@ class AgentDefinition(Value):
             check_no_address(model)
         return {"model": model, "generate_params": self._parameters_of(model) if own is None else own}
 
+    def with_wishes(self, params: Mapping[str, JsonValue]) -> "AgentDefinition":
+        """The definition with parameters of a request in place of those of the same names, at all of its models."""
+        fallbacks = tuple(
+            fallback
+            if fallback.generate_params is None
+            else replace(fallback, generate_params={**fallback.generate_params, **params})
+            for fallback in self.fallback_models
+        )
+        return replace(
+            self,
+            generate_params={**self.generate_params, **params},
+            fallback_models=fallbacks,
+            wished=tuple(sorted({*self.wished, *params})),
+        )
+
+    def with_output(self, schema: dict[str, JsonValue]) -> "AgentDefinition":
+        """The definition with the form of the answer that a request wants.
+
+        Raises:
+            ValueError: The agent does not end with a text.
+        """
+        if self.finish_tool is not None:
+            msg = f"the turns of agent {self.name!r} end with the tool {self.finish_tool!r}, and not with a text"
+            raise ValueError(msg)
+        corrections = max(self.output_corrections, LEAST_CORRECTIONS)
+        wished = tuple(sorted({*self.wished, OUTPUT_SCHEMA}))
+        return replace(self, output_schema=schema, output_corrections=corrections, wished=wished)
+
+    def without_wishes(self, names: AbstractSet[str]) -> "AgentDefinition":
+        """The definition without those parameters of a request."""
+        left_out = names & {*self.wished}
+        if not left_out:
+            return self
+        return replace(
+            self, generate_params={name: value for name, value in self.generate_params.items() if name not in left_out}
+        )
+
     def _parameters_of(self, model: str) -> dict[str, JsonValue]:
         """The agent's parameters for the model: those of its own provider are for no other one."""
         lost = self.lost_parameters(model)
@@ -456,7 +526,11 @@ class AgentDefinition(Value):
             budgets=self.budgets,
             tools={
                 tool.name: ToolPolicy(
-                    timeout=tool.timeout, task_queue=tool.task_queue, answer=tool.answer, pinned=tool.pinned
+                    timeout=tool.timeout,
+                    task_queue=tool.task_queue,
+                    answer=tool.answer,
+                    pinned=tool.pinned,
+                    by_caller=tool.runs == "caller",
                 )
                 if tool.delegate is None
                 else ToolPolicy(delegate=tool.delegate)

@@ -5,6 +5,7 @@ Sequence number, session, turn, step and time stand in the envelope only; an eve
 Long, because each of the thirty events is a class with its fields, and their other names stand beside them.
 """
 
+import operator
 from collections.abc import Collection, Iterable
 from datetime import datetime
 from decimal import Decimal
@@ -80,6 +81,7 @@ class AgentStart(Value):
         tenant: The tenant of the turn.
         by: The starter, in its own words.
         trace: Where the turn stands in its trace; None if it is not traced.
+        structured: Whether the turn's answer is JSON that fits a schema.
     """
 
     type: Literal["agent_start"] = "agent_start"
@@ -95,6 +97,7 @@ class AgentStart(Value):
     tenant: str = ""
     by: str = ""
     trace: TurnTrace | None = Field(default=None, exclude_if=lambda trace: trace is None)
+    structured: bool = Field(default=False, exclude_if=operator.not_)
 
 
 class UserMessageReceived(Value):

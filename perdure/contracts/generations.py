@@ -4,9 +4,12 @@ import hashlib
 from decimal import Decimal
 from typing import Literal
 
+from pydantic import Field
+
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.hooks import Decided
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.tools import PlannedCall, ToolOutcome
 from perdure.contracts.turns import SendRequest
 from perdure.contracts.values import Value
@@ -56,6 +59,7 @@ class Generate(StepRequest):
             ends the turn.
         decided: Decisions of the engine that the event log lacks.
         text_only: Whether the model is to answer with text, and no call.
+        tool_choice: What the model has to call; None leaves it to the model, or to the agent's parameters.
         cost_left: Most US dollars that the call may cost, retries included; None means no limit.
     """
 
@@ -70,6 +74,7 @@ class Generate(StepRequest):
     compacted: bool = False
     decided: tuple[Decided, ...] = ()
     text_only: bool = False
+    tool_choice: ToolChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
     cost_left: Decimal | None = None
 
     def step_id(self) -> str:
@@ -78,8 +83,9 @@ class Generate(StepRequest):
         Results of calls never change once they are recorded, and the definition's hash covers the model: so an answer
         stored under this id answers exactly this call, and a second attempt returns it instead of paying again.
         """
-        said = ("said",) if self.said else ()  # not in the key that a request had before hooks
-        key = self._key("parent", "definition", "call_ids", "steered", *said)
+        # Not in the key that a request had before there were hooks, or a choice.
+        more = (*(("said",) if self.said else ()), *(("tool_choice",) if self.tool_choice is not None else ()))
+        key = self._key("parent", "definition", "call_ids", "steered", *more)
         return hashlib.sha256(key).hexdigest()[:32]
 
 

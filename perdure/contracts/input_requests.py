@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from perdure.contracts.files import refuse_files
 from perdure.contracts.standing_approvals import AlwaysScope, Reason, StandingTerms, Until, check_always
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.values import Authored, Items, JsonValue, PublicValue, Value, is_like
 
 T = TypeVar("T")
@@ -231,6 +232,7 @@ class Reply(Value):
         value: The answer for ``answered``, the result for ``returned``, the error's text for ``failed``.
         digest: For an approval or a result: digest of the call; empty is the call that the request shows.
         always: For an approval: the further calls that it stands for.
+        tool_choice: For a result: what the model has to call from now on; None leaves that as it is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -242,6 +244,7 @@ class Reply(Value):
     reason: Reason = ""
     digest: str = Field(default="", max_length=100)
     always: StandingTerms | None = None
+    tool_choice: ToolChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
 
 
 class ReplyRequest(Value):
@@ -325,12 +328,14 @@ class ResultRequest(ReplyRequest):
         value: The result: text, or any JSON of at most 32 KiB.
         error: In place of a value: the text of an error, of at most 32 KiB; the model reads an error result.
         digest: The request's digest; a result with it is for this call only.
+        tool_choice: What the model has to call from now on; None leaves that as it is.
     """
 
     value: Answer = None
     error: Annotated[str, Field(min_length=1), AfterValidator(_text_can_be_carried)] | None = None
     by: str = Field(default="", max_length=200)
     digest: str = Field(default="", max_length=100)
+    tool_choice: ToolChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
 
     @model_validator(mode="before")
     @classmethod
@@ -352,6 +357,7 @@ class ResultRequest(ReplyRequest):
             value=self.value if returned else self.error,
             by=self.by,
             digest=self.digest,
+            tool_choice=self.tool_choice,
         )
 
 

@@ -4,6 +4,7 @@ Long, because a call is told from its declaration to its outcome in one place.
 """
 
 import hashlib
+import operator
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -334,6 +335,7 @@ class ToolPolicy(Value):
 
     Attributes:
         first_call_usd: For a delegate: expected cost of its model's first call; None if the price is unknown.
+        by_caller: Whether the caller runs its calls.
     """
 
     timeout: timedelta = DEFAULT_TOOL_TIMEOUT
@@ -342,6 +344,7 @@ class ToolPolicy(Value):
     pinned: bool = False
     delegate: DelegateSettings | None = None
     first_call_usd: Decimal | None = None
+    by_caller: bool = Field(default=False, exclude_if=operator.not_)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from perdure.contracts.budgets import Budgets
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.values import JsonValue
 
 
 class TaskOptions(TypedDict, total=False):
     """Options that several turns may share beside their prompts; see :class:`perdure.contracts.turns.TurnRequest`.
 
+    ``output_schema`` is the JSON schema of the turn's answer, ``tool_choice`` what the model has to call, and
+    ``generate_params`` are parameters of its calls, which it is called without if its provider refuses them.
     ``context``, ``tenant`` and ``by`` reach tools, hooks and instructions, and no model. ``priority``, 1 to 5, says
     which of the work that waits is given out first: 1 before 5, and 3 without one.
     """
@@ -23,6 +26,9 @@ class TaskOptions(TypedDict, total=False):
     priority: int | None
     recording: str | None
     definition: dict[str, JsonValue] | None
+    output_schema: Mapping[str, JsonValue] | None
+    generate_params: Mapping[str, JsonValue] | None
+    tool_choice: ToolChoice | None
 
 
 class ResumeOptions(TaskOptions, total=False):

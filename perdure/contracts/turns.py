@@ -28,6 +28,7 @@ from perdure.contracts.traces import Traceparent
 from perdure.contracts.turn_context import ContextData
 from perdure.contracts.values import JsonValue, Label, PublicValue, Value, check_visible, refuse_unknown_fields
 from perdure.contracts.waits import Pause, TurnWait
+from perdure.contracts.wishes import Wishes
 
 T = TypeVar("T")
 
@@ -206,7 +207,7 @@ class SendReceipt(PublicValue):
     turn: int
 
 
-class TurnRequest(Value):
+class TurnRequest(Wishes):
     """Request of a caller to ``AgentTurn``: ``agent`` and ``prompt``, or ``resume_from`` in place of both.
 
     Attributes:
@@ -238,8 +239,6 @@ class TurnRequest(Value):
         store: The id of the store that has the session: a worker that looks at another one leaves the turn.
         traceparent: The starter's W3C trace context, under which the turn's spans hang.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     agent: str | None = Field(default=None, min_length=1, max_length=200)
     definition: InlineDefinition | None = None

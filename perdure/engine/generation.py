@@ -1,10 +1,13 @@
 """The model calls of a turn: their requests, and what an answer, a failure or a compaction changes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted, CompactionTrigger, Generate, Generation
+from perdure.contracts.tool_choice import NamedTool, ToolChoice
+from perdure.contracts.tools import PlannedCall
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import replace
 from perdure.engine import calls, limits
@@ -42,6 +45,7 @@ def generate(state: TurnState, mail: Mailbox) -> Generate:
         decided=state.decided,
         fallback=state.fallback,
         text_only=state.completing and (not mail.steered or limits.tool_turns_used_up(state)),
+        tool_choice=state.tool_choice,
         cost_left=limits.cost_left(state.policy.budgets, state.taken),
     )
 
@@ -88,6 +92,7 @@ def with_answer(state: TurnState, answer: Generation) -> TurnState:
         tool_turns=state.tool_turns + bool(answer.calls),
         failures_in_row=state.failures_in_row + 1 if failed else 0,
         corrections=state.corrections + (answer.rejected is not None),
+        tool_choice=_choice_behind(state, asked),
         context=replace(state.context, tokens=tokens, not_below=not_below),
         exhausted=limits.cut_off_error(budgets, spent) if cut else exhausted,
     )
@@ -96,6 +101,23 @@ def with_answer(state: TurnState, answer: Generation) -> TurnState:
     if unrun and not asked and state.policy.most_refused:
         state = calls.with_refused(state, unrun)
     return state if failed or cut else replace(_ended_by_text(state, answer), completing=False)
+
+
+def _choice_behind(state: TurnState, asked: Sequence[PlannedCall]) -> ToolChoice | None:
+    """The choice of tools behind an answer with these calls: none any more, once the model has made its call.
+
+    A call that the caller runs is what the caller waits for; any other one may be on the way there.
+    """
+    choice = state.tool_choice
+    if choice is None or choice == "none":
+        return choice
+    if isinstance(choice, NamedTool):
+        is_met = any(call.tool == choice.name for call in asked)
+    elif any(tool.by_caller for tool in state.policy.tools.values()):
+        is_met = any(call.needs == "result" for call in asked)
+    else:
+        is_met = bool(asked)
+    return None if is_met else choice
 
 
 def context_at_start(tokens: int, tokens_left: int) -> Context:

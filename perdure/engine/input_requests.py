@@ -146,7 +146,8 @@ def apply_replies(state: TurnState, mail: Mailbox, now: datetime) -> tuple[TurnS
         else:
             decided.append(_outcome(call, reply, _receipt(mail, reply)))
     calls = replace(state.calls.with_approved(approved), asking=tuple(asking), expires_at=expires_at)
-    state = replace(state, calls=calls.with_outcomes(decided), tally=_counted(state, decided))
+    choice = next((reply.tool_choice for reply in mail.replies if reply.tool_choice is not None), state.tool_choice)
+    state = replace(state, calls=calls.with_outcomes(decided), tally=_counted(state, decided), tool_choice=choice)
     return state, replace(mail, replies=())
 
 

@@ -13,6 +13,7 @@ from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.hooks import EVENTS_AT, Decided, DecidedEvent
 from perdure.contracts.input_requests import Reply, Settled
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.tools import Delegated, PlannedCall, Todo, ToolOutcome
 from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, QueuedMessage, SendRequest, StopReason
 from perdure.contracts.values import Value, replace
@@ -350,6 +351,7 @@ class TurnState:
         tool_errors_in_row: Answers in a row whose tool calls all failed.
         tool_turns: Answers with calls.
         corrections: Answers that did not fit the output schema.
+        tool_choice: What the model has to call, as the request wishes, until it has.
         completing: Whether the model said that the work is done, and only has to write the text of the result.
         fallback: Number of models that failed for good; ``policy`` names the one at work.
         waited: Time spent waiting for people. The time budget leaves it out.
@@ -375,6 +377,7 @@ class TurnState:
     tool_errors_in_row: int = 0
     tool_turns: int = 0
     corrections: int = 0
+    tool_choice: ToolChoice | None = None
     completing: bool = False
     fallback: int = 0
     waited: timedelta = timedelta(0)

@@ -48,6 +48,7 @@ def state_of(opening: OpenTurn, opened: OpenedTurn, now: datetime) -> TurnState:
         spent=opened.earlier,
         todos=opened.todos,
         context=generation.context_at_start(opened.tokens, opened.tokens_left),
+        tool_choice=opening.request.tool_choice,
     )
 
 

@@ -17,6 +17,8 @@ class Scope(StrEnum):
     """Answer, approve, deny."""
     ADMIN = "admin"
     """All of it, and what erases or concerns many sessions at once; not ``decrypt``."""
+    TUNE = "tune"
+    """Set parameters of an agent's model for a turn, such as its temperature."""
     DECRYPT = "decrypt"
     """Decrypt payloads of Temporal's, of whichever tenant."""
 

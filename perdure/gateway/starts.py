@@ -29,7 +29,7 @@ from perdure.contracts.ids import slug_of
 from perdure.contracts.turns import MAX_PROMPT_BYTES
 from perdure.contracts.values import replace
 from perdure.gateway.access import Gateway
-from perdure.gateway.callers import Caller
+from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.limits import counted_from, too_many_running
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.views import Prompt, PromptText, TurnBody, TurnTicket
@@ -94,7 +94,14 @@ def content_of(prompt: Prompt) -> Content:
 
 
 def options_of(body: TurnBody, caller: Caller) -> dict[str, object]:
-    """Options of a turn, as the client takes them; who asks is the token's to say, and so is for which tenant."""
+    """Options of a turn, as the client takes them; who asks is the token's to say, and so is for which tenant.
+
+    Raises:
+        ProblemError: It sets parameters of the model, and the token may not.
+    """
+    if body.generate_params and not caller.may(Scope.TUNE):
+        msg = f"generate_params: the token {caller.name!r} lacks the scope 'tune'; use one that has it"
+        raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
     return {**{name: getattr(body, name) for name in TurnBody.model_fields}, "by": caller.name}
 
 

@@ -24,6 +24,7 @@ from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.recordings import RECORDING_PATTERN
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.turns import RunState, StopReason
 from perdure.contracts.values import Label, read_moment
 from perdure.contracts.waits import TurnWait
@@ -116,6 +117,15 @@ class TurnBody(Body):
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
     definition: dict[str, Json] | None = Field(
         default=None, description="An agent of the request's own; only workers that allow it take one"
+    )
+    output_schema: dict[str, Json] | None = Field(
+        default=None, description="JSON schema of this turn's answer, instead of the agent's; 64 KiB at most"
+    )
+    tool_choice: ToolChoice | None = Field(
+        default=None, description="What the model has to call, until it has; none: nothing"
+    )
+    generate_params: dict[str, Json] | None = Field(
+        default=None, description="Parameters of this turn's model calls, such as temperature; needs the scope tune"
     )
 
 

@@ -38,7 +38,7 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
     Raises:
         AnswerError: There is no JSON (``llm.parse_error``), or it does not fit (``llm.schema_violation``).
     """
-    value = _parse(text)
+    value = value_in(text)
     try:  # with an empty registry, so that nothing is fetched
         problem = next(iter(Watched(schema, registry=EMPTY_REGISTRY).iter_errors(value)), None)
     except RecursionError:
@@ -53,8 +53,12 @@ def check_answer(text: str, schema: dict[str, JsonValue]) -> JsonValue:
     return value
 
 
-def _parse(text: str) -> JsonValue:
-    """The first candidate that is JSON which the store can keep: without lone surrogates and infinite numbers."""
+def value_in(text: str) -> JsonValue:
+    """The first candidate that is JSON which the store can keep: without lone surrogates and infinite numbers.
+
+    Raises:
+        AnswerError: There is no JSON (``llm.parse_error``).
+    """
     problems: list[str] = []
     for candidate in _candidates(text):
         try:

@@ -150,6 +150,7 @@ def open_turn(
         tenant=request.tenant,
         by=request.by,
         trace=trace,
+        structured=definition.output_schema is not None,
     )
     seed = new_seed()
     tip = _write_turn(locked, opening, beginning, start, seed)

@@ -117,6 +117,9 @@ class ChatRequest(Value):
     messages: tuple[dict[str, JsonValue], ...]
     tools: tuple[dict[str, JsonValue], ...] = ()
     response_format: JsonValue = None
+    tool_choice: JsonValue = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = None
     stream: bool = False
     stream_options: JsonValue = None
 

@@ -63,7 +63,8 @@ async def test_the_client_gives_each_parallel_call_its_result_once(house: House)
         failed = await client.submit_result(house.session, first["request_id"], error="no such customer")
         assert (await turn.result()).output == "done"
         assert await client.submit_result(house.session, first["request_id"], error="no such customer") == failed
-        for late in ({"value": "Ada"}, {"error": "another"}):
+        lates: list[dict[str, Any]] = [{"value": "Ada"}, {"error": "another"}]
+        for late in lates:
             with pytest.raises(RequestRefusedError, match="that stands"):
                 await client.submit_result(house.session, first["request_id"], **late)
         with pytest.raises(RequestRefusedError, match="does not wait for"):

@@ -382,8 +382,8 @@ async def test_refusals_are_openais_exceptions_with_our_codes(house: House) -> N
             await ann.responses.create(model="nobody", input="x")
         assert agent.value.code == "request.unknown_agent"
         with pytest.raises(openai.BadRequestError) as field:
-            await ann.responses.create(model="tester", input="x", temperature=0.2)
-        assert (field.value.param, field.value.code) == ("temperature", "request.invalid")
+            await ann.responses.create(model="tester", input="x", top_logprobs=3)
+        assert (field.value.param, field.value.code) == ("top_logprobs", "request.invalid")
         with pytest.raises(openai.BadRequestError, match="no event of this response has that number"):
             await ann.responses.retrieve(made.id, stream=True, starting_after=2**50)
         tools: Any = [{"type": "function", "name": f"t{n}", "parameters": SCHEMA} for n in range(500)]

@@ -19,6 +19,7 @@ from perdure.contracts.standing_approvals import (
     Until,
     check_always,
 )
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.gateway.access import Approver, GatewayOf, OwnSession, Reader, Runner
 from perdure.gateway.bodies import MEDIUM, Body, Json, Router
 from perdure.gateway.problems import ProblemCode, ProblemError
@@ -68,6 +69,7 @@ class ResultBody(Body):
     value: Json = Field(default=None, description="The result: text, or JSON of at most 32 KiB")
     error: str | None = Field(default=None, min_length=1, description="In its place: the text of an error")
     digest: str = Field(default="", max_length=100, description="Refuse a call with another digest")
+    tool_choice: ToolChoice | None = Field(default=None, description="What the model has to call behind it")
 
     @model_validator(mode="after")
     def _has_one(self) -> "ResultBody":
@@ -120,7 +122,7 @@ async def submit_result(
     caller: Runner, body: ResultBody, session: OwnSession, request: RequestId, gateway: GatewayOf
 ) -> InputReceipt:
     """Submit the result of a tool call that the caller runs, or its error. The same result twice is harmless."""
-    more = ResultMore(error=body.error, by=caller.name, digest=body.digest)
+    more = ResultMore(error=body.error, by=caller.name, digest=body.digest, tool_choice=body.tool_choice)
     try:
         return await gateway.client.submit_result(session, request, body.value, **more)
     except RequestRefusedError as error:

@@ -291,6 +291,36 @@ async def test_what_the_author_has_set_is_refused_once_and_told(setting: dict[st
     assert len(bodies) == 1
 
 
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"tool_choice": "required"}, "Thinking may not be enabled when tool_choice forces tool use."),
+        ({"tool_choice": "required"}, "This model doesn't support the toolConfig.toolChoice.any field."),
+        ({"parallel_tool_calls": False}, "Unsupported parameter: 'parallel_tool_calls' is not supported"),
+        ({"parallel_tool_calls": False}, "tool_choice.disable_parallel_tool_use: Extra inputs are not permitted"),
+        ({"temperature": 0.1}, "Unsupported value: 'temperature' does not support 0.1 with this model."),
+        ({"top_p": 0.5, "temperature": 0.1}, "`temperature` and `top_p` cannot both be specified for this model."),
+        ({"reasoning_effort": "low"}, "This model does not support effort levels"),
+    ],
+)
+@pytest.mark.parametrize("model", ["anthropic/claude-sonnet-4-5", "openai/mine", "hosted_vllm/m"])
+async def test_what_a_request_wishes_is_left_out_where_it_is_refused(
+    model: str, wishes: dict[str, Any], words: str
+) -> None:
+    """S-87: the author's own parameters stay, and the next call begins without the wish."""
+    first = next(iter(wishes))
+
+    def has(body: Mapping[str, Any]) -> bool:
+        return bool(body.keys() & {first, "tool_choice", "thinking", "output_config"})
+
+    definition = agent(model, user="u").with_wishes(wishes)
+    with provider(lambda body: words if has(body) else "") as bodies:
+        for _ in range(2):
+            assert (await complete(definition, MESSAGES[:1])).text == "done"
+    assert [has(body) for body in bodies] == [True, False, False]
+    assert all("u" in json.dumps(body.get("user", body.get("metadata"))) for body in bodies)
+
+
 async def test_every_form_is_refused_no_more_than_once() -> None:
     with provider(lambda _: " ".join(asks.example for asks in WORDS)) as bodies, pytest.raises(Exception, match="call"):
         await complete(agent("anthropic/claude-sonnet-4-5", reasoning_effort="low"), MESSAGES, most_tokens=10)

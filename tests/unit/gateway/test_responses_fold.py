@@ -1,5 +1,6 @@
 """S-83: the fold of the Responses door, over recorded logs and every cut of their streams, judged by OpenAI's types."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from perdure.contracts.deltas import Delta
-from perdure.contracts.events import Envelope
+from perdure.contracts.events import AgentEnd, AgentStart, Envelope
+from perdure.contracts.values import replace
 from perdure.gateway.doors.responses.events import TurnFold, WireEvent, fold_turn
 from perdure.gateway.doors.responses.places import SPACE, Place, ResponseId
 from tests.unit.gateway.openai_types import judge_event, judge_response
@@ -15,7 +17,7 @@ from tests.unit.gateway.openai_types import judge_event, judge_response
 pytestmark = pytest.mark.judged("OpenAI Responses", "openai")
 
 TURNS = Path(__file__).parent / "turns"
-NAMES = sorted(path.stem for path in TURNS.glob("*.jsonl"))
+NAMES = [*sorted(path.stem for path in TURNS.glob("*.jsonl")), "text as JSON", "tools as JSON"]
 
 
 def bodies(events: Iterable[WireEvent], kind: str) -> list[dict[str, Any]]:
@@ -24,8 +26,22 @@ def bodies(events: Iterable[WireEvent], kind: str) -> list[dict[str, Any]]:
 
 
 def recorded(name: str) -> list[Envelope]:
-    lines = (TURNS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-    return [Envelope.from_json(line) for line in lines]
+    plain = name.removesuffix(" as JSON")
+    lines = (TURNS / f"{plain}.jsonl").read_text(encoding="utf-8").splitlines()
+    log = [Envelope.from_json(line) for line in lines]
+    return log if plain == name else [_as_json(envelope) for envelope in log]
+
+
+def _as_json(envelope: Envelope) -> Envelope:
+    """The same of a turn whose answer has to be JSON."""
+    event = envelope.event
+    if isinstance(event, AgentStart):
+        event = replace(event, structured=True)
+    elif isinstance(event, AgentEnd) and event.output:
+        event = replace(
+            event, output=f"```json\n{json.dumps({'text': event.output})}\n```", value={"text": event.output}
+        )
+    return replace(envelope, event=event)
 
 
 def folded(log: Sequence[Envelope | Delta], turn: int = 1, after: int = -1) -> list[WireEvent]:

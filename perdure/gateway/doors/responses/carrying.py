@@ -130,7 +130,8 @@ class Carrier(Speaker):
         return Carried(await self._start(ask, body))
 
     def _options(self, asked: Asked) -> dict[str, object]:
-        return {"by": self._caller.name, "context": asked.context, "budgets": asked.budgets}
+        told: dict[str, object] = {"by": self._caller.name, "context": asked.context, "budgets": asked.budgets}
+        return told | asked.settings.options
 
     async def _start(
         self, ask: Ask, body: ResponseBody, refusal: RequestRefusedError | None = None, request_id: str | None = None
@@ -226,7 +227,13 @@ class Carrier(Speaker):
             agent = asked.model or view.agent or ""
             started = cast("TurnOptions", options)
             return Start(agent=agent, prompt=prompt, session=previous.session, options=started), None
-        refusal = _refuse_beside("waits for a turn that runs", tools=asked.tools, max_tool_calls=asked.budgets)
+        refusal = _refuse_beside(
+            "waits for a turn that runs",
+            tools=asked.tools,
+            tool_choice=asked.settings.tool_choice,
+            text=asked.settings.output_schema,
+            max_tool_calls=asked.budgets,
+        )
         if view.requests:
             needs: dict[str, Need] = {request.request_id: request.needs for request in view.requests}
             refusal = _no_output(previous.session, view.requests[0].turn, needs)
@@ -291,7 +298,7 @@ class Carrier(Speaker):
             if entry.origin is not None and entry.origin.session != place.session:
                 raise RequestRefusedError(f"{entry.at}: replies to another conversation than the rest is of")
             if entry.said is not None and (entry.origin is None or entry.origin.turn == turn):
-                said.append(entry.said)
+                said.append(replace(entry.said, tool_choice=asked.settings.tool_choice))
         segment = segment_asking(fold, {one.call_id for one in said})
         if segment is None:
             segment = place.segment if is_named and turn == place.turn else last_asking(fold)
@@ -340,7 +347,7 @@ class _Asking:
 
 
 def _refuse_others(asked: Asked, fold: TurnFold) -> None:
-    """Refuse another agent, or functions, beside a reply: the turn that waits goes on as it began.
+    """Refuse another agent, functions or form of answers beside a reply: the turn that waits goes on as it began.
 
     Raises:
         RequestRefusedError: There are.
@@ -351,6 +358,9 @@ def _refuse_others(asked: Asked, fold: TurnFold) -> None:
     if asked.model not in {None, fold.prompt.agent}:
         agent = fold.prompt.agent
         raise RequestRefusedError(f"model: the turn that waits is of {agent!r}, which goes on with it; {instead}")
+    wanted = asked.settings.output_schema
+    if wanted is not None and wanted != fold.shape.output_schema:
+        raise RequestRefusedError(f"text: the turn that waits began without this format; {instead}")
     if more := {str(tool["name"]) for tool in asked.tools} - {str(tool["name"]) for tool in fold.shape.tools}:
         raise RequestRefusedError(f"tools: the turn that waits began without {min(more)!r}; {instead}")
 

@@ -10,8 +10,9 @@ written at once, as the last thing that a step does. The next begins with the fi
 Long, because one state is folded: an answer, its calls and their requests share the items and the numbers.
 """
 
+import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import cast
 
@@ -199,7 +200,12 @@ class TurnFold:
     def take_delta(self, delta: Delta) -> list[WireEvent]:
         """The stream events of a piece of the answer that is being written."""
         answer = self._answer
-        if answer is None or delta.kind != "text" or (delta.turn, delta.step) != (self.turn, self._step):
+        if (
+            answer is None
+            or self._is_structured
+            or delta.kind != "text"
+            or (delta.turn, delta.step) != (self.turn, self._step)
+        ):
             return []
         self._attempt = max(self._attempt, delta.attempt)
         if delta.attempt <= self._stale:
@@ -258,7 +264,7 @@ class TurnFold:
             self.prompt = event
             self.heard.append((event.prompt, len(event.parts)))
             texts = {name: value for name, value in event.context.items() if isinstance(value, str)}
-            self.shape = Shape(model=event.agent, metadata=texts, tools=self.shape.tools)
+            self.shape = replace(self.shape, model=event.agent, metadata=texts)
         self.segments.append(Segment(number=len(self.segments) + 1, created_at=envelope.at))
         self._tell_response("response.created")
         self._tell_response("response.in_progress")
@@ -280,7 +286,8 @@ class TurnFold:
                     self._answer = _Answer()
             case log.GenerationContent():
                 self._arguments = {call.call_id: call.arguments for call in event.tool_calls}
-                self._store_answer(event.content)
+                if not self._is_structured:
+                    self._store_answer(event.content)
             case log.GenerationEnd():
                 self._add_usage(event.usage)
             case log.GenerationError():
@@ -306,6 +313,11 @@ class TurnFold:
                 self._end_turn(event, envelope.at)
             case _:
                 pass
+
+    @property
+    def _is_structured(self) -> bool:
+        """Whether the answer is JSON. Then nothing else is a message: clients read the text of each one as JSON."""
+        return self.prompt is not None and self.prompt.structured
 
     def _add_usage(self, usage: Usage) -> None:
         segment = self.segments[-1]
@@ -461,8 +473,9 @@ class TurnFold:
             if item.get("status") == "in_progress":
                 segment.items[index] = {**item, "status": "incomplete"}
                 self._tell_item("response.output_item.done", segment.items[index], index)
-        if event.stop_reason is StopReason.FINISHED and event.output and event.output != self._last_text():
-            self._tell_output(event.output)
+        output = _json_of(event) if self._is_structured else event.output
+        if event.stop_reason is StopReason.FINISHED and output and output != self._last_text():
+            self._tell_output(output)
         earlier = Usage()
         for before in self.segments[:-1]:
             earlier = earlier.plus(before.usage)
@@ -519,6 +532,15 @@ class TurnFold:
 
     def _tell_response(self, kind: str) -> None:
         self._tell(kind, response=self.response(self.segments[-1].number))
+
+
+def _json_of(end: log.AgentEnd) -> str:
+    """The output of a turn that ends with JSON, without what a model has written around it."""
+    try:
+        json.loads(end.output)
+    except ValueError:
+        return end.output if end.value is None else json.dumps(end.value, ensure_ascii=False)
+    return end.output
 
 
 def fold_turn(session: str, turn: int, envelopes: Iterable[Envelope], shape: Shape | None = None) -> TurnFold:

@@ -51,7 +51,12 @@ async def shape_of(gateway: Gateway, view: TurnView) -> Shape:
         return Shape(model=view.agent or "")
     store = await gateway.client.store()
     definition = await from_store(lambda: store.definition(view.definition or ""))
-    return Shape(model=definition.name, tools=tools_of(definition.tools))
+    return Shape(
+        model=definition.name,
+        tools=tools_of(definition.tools),
+        output_schema=definition.output_schema,
+        params=definition.generate_params,
+    )
 
 
 async def read_turn(gateway: Gateway, place: ResponseId, view: TurnView) -> TurnFold:
@@ -161,6 +166,9 @@ async def follow(
     async with aclosing(follow_news(gateway, place.session, reader, feed)) as news:
         try:
             async for item in news:
+                if view.definition is None:  # no worker had opened the turn yet
+                    view = await find_turn(gateway, place)
+                    fold.shape = await shape_of(gateway, view)
                 found = await take_news(gateway, place.session, fold, item)
                 told = [event for event in found if event.segment == place.segment and not _is_told(event, at)]
                 if told or (isinstance(item, News) and not item.frames):

@@ -22,6 +22,9 @@ SERVER = "perdure"
 APPROVAL = "mcpr_"
 """Prefix of the id of an approval request; the id of the call, as clients have it, is behind it."""
 
+LEFT_ALONE = "left_alone"
+"""Key in a response's metadata: the fields of its request that have changed nothing."""
+
 STATUSES: Mapping[StopReason, str] = {
     StopReason.FINISHED: "completed",
     StopReason.WAITING_FOR_INPUT: "completed",
@@ -60,11 +63,15 @@ class Shape:
         model: Name of the agent.
         metadata: Texts of the turn's context.
         tools: Function tools of the caller.
+        output_schema: JSON schema of the answer; None for a text.
+        params: Parameters of the model's calls.
     """
 
     model: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     tools: Sequence[Item] = ()
+    output_schema: Item | None = None
+    params: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
 def tools_of(tools: Sequence[ToolDeclaration]) -> list[Item]:
@@ -110,20 +117,36 @@ def describe_response(
         "max_tool_calls": None,
         "model": shape.model,
         "output": list(output),
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": shape.params.get("parallel_tool_calls") is not False,
         "previous_response_id": previous,
         "conversation": {"id": place.session},
         "reasoning": None,
         "store": True,
-        "temperature": None,
-        "text": {"format": {"type": "text"}},
+        "temperature": shape.params.get("temperature"),
+        "text": {"format": _describe_format(shape.output_schema)},
         "tool_choice": "auto",
         "tools": list(shape.tools),
-        "top_p": None,
+        "top_p": shape.params.get("top_p"),
         "truncation": "disabled",
         "usage": None if usage is None else describe_usage(usage),
         "metadata": metadata,
     }
+
+
+def _describe_format(schema: Item | None) -> Item:
+    """The form of the answer; its name is nobody's, since a turn keeps the schema alone."""
+    if schema is None:
+        return {"type": "text"}
+    return {"type": "json_schema", "name": "answer", "schema": schema, "strict": None, "description": None}
+
+
+def tell_left_alone(response: Item, names: Sequence[str]) -> Item:
+    """The response with the names of the fields of its request that have changed nothing."""
+    if not names:
+        return response
+    metadata = response.get("metadata")
+    told = metadata if isinstance(metadata, dict) else {}
+    return {**response, "metadata": {**told, LEFT_ALONE: ", ".join(names)}}
 
 
 def _describe_failure(ending: Ending) -> Item:

@@ -103,16 +103,16 @@ class Speaker:
             raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
 
     async def _say_one(self, session: str, one: Said, need: Need, by: str) -> None:
-        client = self._gateway.client
+        client, more = self._gateway.client, ResultMore(by=by, tool_choice=one.tool_choice)
         try:
             if one.error:
-                await client.submit_result(session, one.call_id, **ResultMore(by=by, error=one.error))
+                await client.submit_result(session, one.call_id, **(more | ResultMore(error=one.error)))
             elif one.output is None and one.approve:
                 await client.approve(session, one.call_id, by=by)
             elif one.output is None:
                 await client.deny(session, one.call_id, by=by, reason=one.reason)
             elif need == "result":
-                await client.submit_result(session, one.call_id, one.output, **ResultMore(by=by))
+                await client.submit_result(session, one.call_id, one.output, **more)
             else:
                 await client.answer(session, one.call_id, one.output, by=by)
         except RequestRefusedError as error:

@@ -1,23 +1,23 @@
 """Requests of this door: the body of OpenAI's ``responses.create``, read as what perdure is to do.
 
-A request does not change what an agent's definition says, such as the sampling of its model. A field is left alone
-where that takes nothing away, and refused where the answer would be another one than the caller asked for.
+What it wants of the agent's answers, such as their form, :mod:`perdure.gateway.doors.responses.settings` reads.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from perdure.client import RequestRefusedError
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.caller_tools import MOST_CALLER_TOOLS, NO_ARGUMENTS, CallerTools
+from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.bodies import Body, Json
 from perdure.gateway.doors.responses.objects import APPROVAL, SERVER
 from perdure.gateway.doors.responses.places import PREFIX, Origin, ResponseId, call_of
+from perdure.gateway.doors.responses.settings import Settings, read_settings, refusal
 from perdure.gateway.problems import problem_of_mistakes
 from perdure.gateway.views import SessionName
 
@@ -69,31 +69,6 @@ class ResponseBody(Body):
     user: Json = None
 
 
-HARMLESS: Mapping[str, tuple[JsonValue, ...]] = {
-    "context_management": ([],),
-    "image": (),
-    "max_output_tokens": (),
-    "moderation": (),
-    "parallel_tool_calls": (True,),
-    "prompt": (),
-    "store": (True,),
-    "temperature": (1, 1.0),
-    "tool_choice": ("auto",),
-    "top_logprobs": (0,),
-    "top_p": (1, 1.0),
-}
-"""Fields that would change an answer, and the values, beside null, that change nothing. Others are refused."""
-
-_ADVICE: Mapping[str, str] = {
-    "max_output_tokens": "set generate_params of the agent, or budgets",
-    "parallel_tool_calls": "the agent's model may call several tools at once: give each call its output",
-    "store": "every response is durable; erase its session when you no longer need it",
-    "temperature": "set generate_params of the agent",
-    "tool_choice": "the agent's model chooses",
-    "top_p": "set generate_params of the agent",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Said:
     """Reply of a client to a request of a turn.
@@ -104,6 +79,7 @@ class Said:
         approve: Whether a call may run.
         declines: Whether a decision may decline a question too.
         error: In place of an output: why the caller's call failed.
+        tool_choice: What the model has to call behind it.
     """
 
     call_id: str
@@ -112,6 +88,7 @@ class Said:
     reason: str = ""
     declines: bool = False
     error: str = ""
+    tool_choice: ToolChoice | None = None
 
     @property
     def says(self) -> str:
@@ -169,6 +146,7 @@ class Asked:
         system: Texts of the instructions, which stand before the prompt.
         previous: The id of a response.
         conversation: The id of a session.
+        settings: What it wants of the answers.
     """
 
     model: str | None
@@ -179,16 +157,25 @@ class Asked:
     budgets: Budgets | None = None
     previous: str | None = None
     conversation: str | None = None
+    settings: Settings = field(default_factory=Settings)
 
 
-def read_request(body: ResponseBody) -> Asked:
+_SETTINGS = ResponseBody.model_fields.keys() - {"input", "tools", "metadata"}
+"""Fields that may say something of the answers."""
+
+
+def read_request(body: ResponseBody, *, tunes: bool = False) -> Asked:
     """Read what the body asks for.
+
+    Args:
+        body: The body.
+        tunes: Whether the caller may set parameters of the model.
 
     Raises:
         RequestRefusedError: It cannot be done; the text begins with the field.
         ProblemError: A tool is none, or the conversation has no name.
     """
-    _refuse_what_would_change_answers(body)
+    settings = read_settings(body.model_dump(include=_SETTINGS), tunes=tunes)
     items: Sequence[Object] = (
         [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input or []
     )
@@ -209,24 +196,8 @@ def read_request(body: ResponseBody) -> Asked:
         budgets=None if body.max_tool_calls is None else Budgets(tool_calls=body.max_tool_calls),
         previous=body.previous_response_id,
         conversation=_read_conversation(body),
+        settings=settings,
     )
-
-
-def _refuse(name: str, why: str) -> NoReturn:
-    raise RequestRefusedError(f"{name}: {why}")
-
-
-def _refuse_what_would_change_answers(body: ResponseBody) -> None:
-    for name, taken in HARMLESS.items():
-        value = getattr(body, name)
-        if value is not None and not any(
-            value == one and isinstance(value, bool) == isinstance(one, bool) for one in taken
-        ):
-            _refuse(name, f"this door cannot do that; {_ADVICE.get(name, 'leave it out')}")
-    style = body.text if isinstance(body.text, dict) else {}
-    form = style.get("format")
-    if isinstance(form, dict) and form.get("type") != "text":
-        _refuse("text", "the form of an answer is the agent's, by its output_schema; leave format out")
 
 
 def _read_conversation(body: ResponseBody) -> str | None:
@@ -234,7 +205,7 @@ def _read_conversation(body: ResponseBody) -> str | None:
     if given is None:
         return None
     if body.previous_response_id is not None:
-        _refuse("conversation", "name a conversation or a previous_response_id, and not both")
+        raise refusal("conversation", "name a conversation or a previous_response_id, and not both")
     name = given.get("id") if isinstance(given, dict) else given
     try:
         return _SESSION.validate_python(name)
@@ -249,16 +220,18 @@ _TOOLS: TypeAdapter[Any] = TypeAdapter(CallerTools)
 def _read_tools(given: Sequence[Object]) -> Sequence[Object]:
     """The function tools, as perdure's clients send them."""
     if len(given) > MOST_CALLER_TOOLS:
-        _refuse("tools", f"there are {len(given)}, the limit is {MOST_CALLER_TOOLS}")
+        raise refusal("tools", f"there are {len(given)}, the limit is {MOST_CALLER_TOOLS}")
     read: list[Object] = []
     for number, tool in enumerate(given):
         if tool.get("type") == "mcp" and tool.get("server_label") == SERVER:
             if tool.get("allowed_tools") is not None:
-                _refuse("tools", f"tool {number}: allowed_tools would restrict the agent's own tools; leave it out")
+                raise refusal(
+                    "tools", f"tool {number}: allowed_tools would restrict the agent's own tools; leave it out"
+                )
             continue  # its client knows requests for approvals by it, and nothing of it is needed
         if tool.get("type") != "function":
             kind = str(tool.get("type"))[:50]
-            _refuse(
+            raise refusal(
                 "tools", f"tool {number} is of type {kind!r}; a caller brings functions, other tools are the agent's"
             )
         parameters = tool.get("parameters")
@@ -292,7 +265,7 @@ def read_item(at: str, item: Object) -> Entry:
     kind = str(item.get("type", "message"))
     read = _READERS.get(kind)
     if read is None:
-        _refuse(at, f"an item of type {kind[:50]!r} cannot be used here; leave it out")
+        raise refusal(at, f"an item of type {kind[:50]!r} cannot be used here; leave it out")
     return read(at, item)
 
 
@@ -301,7 +274,7 @@ def _read_message(at: str, item: Object) -> Entry:
     if role == "user":
         return Entry(at=at, kind="message", parts=_parts_of(at, item.get("content")), **_identity(item))
     if role != "assistant":
-        _refuse(at, "is no message: its role is user, assistant, system or developer")
+        raise refusal(at, "is no message: its role is user, assistant, system or developer")
     text = _text_of(at, item.get("content"))
     return Entry(at=at, kind="message", history=[{"role": "assistant", "content": text}], **_identity(item))
 
@@ -317,7 +290,7 @@ def _read_output(at: str, item: Object) -> Entry:
 def _read_approval(at: str, item: Object) -> Entry:
     wire, approve, reason = _name_of(at, item, "approval_request_id"), item.get("approve"), item.get("reason")
     if not isinstance(approve, bool) or not isinstance(reason or "", str):
-        _refuse(at, "approve is true or false, and reason a text")
+        raise refusal(at, "approve is true or false, and reason a text")
     call = wire.removeprefix(APPROVAL)
     said = Said(call_id=call_of(call), approve=bool(approve), reason=str(reason or ""))
     return Entry(at=at, kind="mcp_approval_response", id=wire, origin=Origin.parse(call), said=said)
@@ -401,14 +374,14 @@ def _outcome_of(at: str, item: Object) -> str:
 def _name_of(at: str, item: Object, name: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
-        _refuse(at, f"{name} is a text of 1 to {LONGEST_ID} characters")
+        raise refusal(at, f"{name} is a text of 1 to {LONGEST_ID} characters")
     return value
 
 
 def _text_of(at: str, content: JsonValue) -> str:
     parts = _parts_of(at, content)
     if any(part["type"] != "text" for part in parts):
-        _refuse(at, "may have text only")
+        raise refusal(at, "may have text only")
     return "\n\n".join(str(part["text"]) for part in parts)
 
 
@@ -417,7 +390,7 @@ def _parts_of(at: str, content: JsonValue) -> list[Object]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list):
-        _refuse(at, "its content is a text, or a list of parts")
+        raise refusal(at, "its content is a text, or a list of parts")
     return [_read_part(at, part) for part in content]
 
 
@@ -430,9 +403,9 @@ def _read_part(at: str, part: JsonValue) -> Object:
         return {"type": "text", "text": said}
     if kind == "input_image" and isinstance(url := told.get("image_url"), str):
         if not url.startswith("data:"):
-            _refuse(at, "an image is data:image/png;base64,…: the gateway fetches nothing")
+            raise refusal(at, "an image is data:image/png;base64,…: the gateway fetches nothing")
         return {"type": "image_url", "image_url": {"url": url}}
     if kind == "input_file" and isinstance(data := told.get("file_data"), str):
         return {"type": "file", "file": {"filename": told.get("filename") or "", "file_data": data}}
     why = "is of type input_text, input_image with an image_url, or input_file with file_data"
-    _refuse(at, f"a part {why}; {json.dumps(kind)[:60]} without its data cannot be used")
+    raise refusal(at, f"a part {why}; {json.dumps(kind)[:60]} without its data cannot be used")

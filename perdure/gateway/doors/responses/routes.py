@@ -18,7 +18,7 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, GatewayOf, Reader, Runner, Starter, act_for
 from perdure.gateway.bodies import Router
-from perdure.gateway.callers import Caller
+from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors import Door
 from perdure.gateway.doors.responses import conversation_routes
 from perdure.gateway.doors.responses.carrying import Carrier, own_response
@@ -33,7 +33,7 @@ from perdure.gateway.doors.responses.following import (
     read_turn,
     wait_for_end,
 )
-from perdure.gateway.doors.responses.objects import Item, describe_list
+from perdure.gateway.doors.responses.objects import Item, describe_list, tell_left_alone
 from perdure.gateway.doors.responses.places import PATHS, Place, ResponseId
 from perdure.gateway.doors.responses.requests import ResponseBody, read_request
 from perdure.gateway.problems import Problem, ProblemCode, ProblemError, gateway_stops
@@ -65,7 +65,7 @@ async def create_response(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Start a turn, or say to one what it waits for; then stream the response, wait for its end, or neither."""
-    asked = read_request(body)
+    asked = read_request(body, tunes=caller.may(Scope.TUNE))
     carrier = Carrier(gateway, caller, request, idempotency_key)
     carried = await carrier.carry_out(asked, body)
     place, missing = carried.place, carried.missing
@@ -73,13 +73,13 @@ async def create_response(
     if missing:
         return await _ask_again(gateway, place, missing, stream=body.stream is True)
     if body.stream:
-        return await _stream(gateway, reader, place)
+        return await _stream(gateway, reader, place, left_alone=asked.settings.left_alone)
     if not body.background:
         await _wait(gateway, reader, request, place)
     response = await describe(gateway, place)
     if not body.background and response["status"] in _UNENDED:
         raise _unended(place)
-    return JSONResponse(response)
+    return JSONResponse(tell_left_alone(response, asked.settings.left_alone))
 
 
 async def _ask_again(gateway: Gateway, place: ResponseId, missing: Sequence[str], *, stream: bool) -> Response:
@@ -209,7 +209,9 @@ def _describe_model(agent: RegisteredAgent) -> Item:
 router.routes.extend(conversation_routes.router.routes)
 
 
-async def _stream(gateway: Gateway, caller: Caller, place: ResponseId, after: int | None = None) -> Response:
+async def _stream(
+    gateway: Gateway, caller: Caller, place: ResponseId, after: int | None = None, left_alone: Sequence[str] = ()
+) -> Response:
     """The stream of a response.
 
     Raises:
@@ -223,7 +225,7 @@ async def _stream(gateway: Gateway, caller: Caller, place: ResponseId, after: in
         ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feed = await stack.enter_async_context(gateway.hub.deltas.follow(place.session))
         at = None if after is None else Place.parse(after)
-        chunks = _encode(gateway, place, after, follow(gateway, place, at, feed))
+        chunks = _encode(gateway, place, after, follow(gateway, place, at, feed), left_alone)
         return EventStream(chunks, place=str(after or 0), ends=ends, closing=stack.pop_all(), farewell=say_why)
 
 
@@ -236,7 +238,11 @@ async def _check_cursor(gateway: Gateway, place: ResponseId, after: int) -> None
 
 
 async def _encode(
-    gateway: Gateway, place: ResponseId, after: int | None, following: AsyncGenerator[list[WireEvent], None]
+    gateway: Gateway,
+    place: ResponseId,
+    after: int | None,
+    following: AsyncGenerator[list[WireEvent], None],
+    left_alone: Sequence[str],
 ) -> Chunks:
     """The events as bytes; the first comes soon, also where no worker has opened the turn."""
     async with aclosing(following):
@@ -246,7 +252,7 @@ async def _encode(
             if after is None and not (await asyncio.wait({coming}, timeout=EARLY.total_seconds()))[0]:
                 is_early = True
                 early = await first_event(gateway, place)
-                yield encode_event(early), str(early.number)
+                yield encode_event(early, left_alone), str(early.number)
             found = await coming
         finally:
             coming.cancel()
@@ -254,7 +260,7 @@ async def _encode(
         while found is not None:
             told = [event for event in found if not (is_early and event.body["type"] == "response.created")]
             at = str(told[-1].number) if told else at
-            yield b"".join(map(encode_event, told)) or PING, at
+            yield b"".join(encode_event(event, left_alone) for event in told) or PING, at
             found = await anext(following, None)
 
 
@@ -268,9 +274,12 @@ def say_why(problem: ProblemError, place: str) -> bytes:
     return b"event: error\ndata: %s\n\n" % json.dumps(body).encode()
 
 
-def encode_event(event: WireEvent) -> bytes:
-    """The event as the stream has it."""
-    return b"event: %s\ndata: %s\n\n" % (str(event.body["type"]).encode(), json.dumps(event.body).encode())
+def encode_event(event: WireEvent, left_alone: Sequence[str] = ()) -> bytes:
+    """The event as the stream has it; a response in it tells what was left alone of its request."""
+    body, response = event.body, event.body.get("response")
+    if left_alone and isinstance(response, dict):
+        body = {**body, "response": tell_left_alone(response, left_alone)}
+    return b"event: %s\ndata: %s\n\n" % (str(body["type"]).encode(), json.dumps(body).encode())
 
 
 async def _wait(

@@ -1,0 +1,62 @@
+"""Wishes of a request for the answers of its turn's model: their form, parameters, and the tools that it has to call.
+
+They are for one turn, and stand above what the agent says. A parameter that the provider refuses is left out, since
+whoever asks for it need not know which model the agent has.
+"""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import to_json
+
+from perdure.contracts.agents import PARAMETERS, check_params
+from perdure.contracts.tool_choice import ToolChoice
+from perdure.contracts.values import JsonValue, Schema, Value
+
+MAX_WISH_BYTES = 64 * 1024
+"""Largest schema of a request, and most parameters, as JSON in UTF-8; they travel in Temporal payloads."""
+
+
+OF_REQUESTS = PARAMETERS - {"tool_choice"}
+"""Parameters of model calls that a request may set beside its ``tool_choice``."""
+
+
+def _is_small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    size = len(to_json(value))
+    if size > MAX_WISH_BYTES:
+        msg = f"is {size:,} bytes, the limit is {MAX_WISH_BYTES:,}"
+        raise ValueError(msg)
+    return value
+
+
+def _are_known(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    if odd := sorted(params.keys() - OF_REQUESTS):
+        instead = "; tool_choice is a field of its own" if "tool_choice" in odd else ""
+        msg = f"{', '.join(odd)}: a request may set {', '.join(sorted(OF_REQUESTS))}{instead}"
+        raise ValueError(msg)
+    check_params(params)
+    return params
+
+
+GenerateParams = Annotated[dict[str, JsonValue], AfterValidator(_is_small), AfterValidator(_are_known)]
+"""Parameters of model calls that a request may set, such as ``temperature``."""
+
+OutputSchema = Annotated[Schema, AfterValidator(_is_small)]
+"""JSON schema of an answer, in a request."""
+
+
+class Wishes(Value):
+    """Fields of a request for a turn that are about the answers of its model.
+
+    Attributes:
+        output_schema: JSON schema that the turn's answer has to fit, in place of the agent's.
+        generate_params: Parameters of the model's calls, in place of the agent's of the same names. One that the
+            provider refuses is left out.
+        tool_choice: What the model has to call, or that it may call nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    output_schema: OutputSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
+    generate_params: GenerateParams | None = Field(default=None, exclude_if=lambda params: params is None)
+    tool_choice: ToolChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
