@@ -176,7 +176,9 @@ async def test_people_approve_and_answer_at_this_door(house: House) -> None:
     both = call(("pay", {"amount": 7}), ("ask_user", {"question": "Which colour?"}))
     async with opened(house, both, say("done")) as (client, _):
         first = strictly(await client.responses.create(model="tester", input="go"))
-        wanted, asked = first.output
+        note, wanted, asked = first.output
+        assert note.type == "message"
+        assert first.output_text == 'pay waits for an approval: {"amount": 7}'
         assert (wanted.type, asked.type) == ("mcp_approval_request", "function_call")
         replies: Any = [
             {"type": "mcp_approval_response", "approval_request_id": wanted.id, "approve": True},
@@ -220,7 +222,8 @@ async def test_a_conversation_lists_its_items_and_is_erased(house: House) -> Non
         given = [str(item.id) for response in made for item in response.output]
         listed = [item async for item in client.conversations.items.list("desk-9", order="asc", limit=2)]
         assert [str(item.id) for item in listed if str(item.id) in {*given}] == given
-        kinds = ["message", "mcp_call", "message", "message", "mcp_approval_request", "mcp_approval_response"]
+        kinds = ["message", "mcp_call", "message", "message", "message", "mcp_approval_request"]
+        kinds.append("mcp_approval_response")
         assert [item.type for item in listed] == [*kinds, "mcp_call", "message", "message", "message"]
         back = [item async for item in client.conversations.items.list("desk-9", limit=3)]
         assert back == listed[::-1]

@@ -11,6 +11,7 @@ from perdure.contracts.deltas import Delta
 from perdure.contracts.events import AgentEnd, AgentStart, Envelope
 from perdure.contracts.values import replace
 from perdure.gateway.doors.responses.events import TurnFold, WireEvent, fold_turn
+from perdure.gateway.doors.responses.objects import texts_of
 from perdure.gateway.doors.responses.places import SPACE, Place, ResponseId
 from tests.unit.gateway.openai_types import judge_event, judge_response
 
@@ -110,13 +111,15 @@ def test_a_turn_that_waits_has_a_response_for_each_wait() -> None:
     assert [item["type"] for item in first.items] == [
         "mcp_call",
         "function_call",
+        "message",
         "mcp_approval_request",
         "function_call",
     ]
     assert [item["type"] for item in second.items] == ["mcp_call", "message"]
-    assert [item["name"] for item in first.items] == ["add", "lookup", "pay", "ask_user"]
+    assert [item["name"] for item in first.items if "name" in item] == ["add", "lookup", "pay", "ask_user"]
+    assert texts_of(first.items) == [f"pay waits for an approval: {first.items[3]['arguments']}"]
     assert first.items[1]["arguments"] == '{"id": 7}'
-    assert (second.items[0]["status"], second.items[0]["approval_request_id"]) == ("failed", first.items[2]["id"])
+    assert (second.items[0]["status"], second.items[0]["approval_request_id"]) == ("failed", first.items[3]["id"])
     assert [said.decision for said in second.inputs] == ["returned", "denied", "answered"]
     assert (first.usage.total_tokens, second.usage.total_tokens) == (15, 13)
 

@@ -102,6 +102,14 @@ class RunFold(TurnFold):
             case _:
                 pass
 
+    @property
+    def _is_structured(self) -> bool:
+        """Whether nothing but JSON is a message: people watch this door, and see it grow."""
+        return False
+
+    def _explain(self, request: log.UserInputRequired) -> None:
+        """Nothing: every client of this door knows interrupts."""
+
     def _close_call(self, call_id: str, tool: str, result: str | None, error: ErrorDetail | None) -> None:
         super()._close_call(call_id, tool, result, error)
         if self.needs.get(call_id) == "answer":  # a caller has the results of its own calls

@@ -11,7 +11,7 @@ Long, because one state is folded: an answer, its calls and their requests share
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import cast
@@ -35,10 +35,12 @@ from perdure.gateway.doors.responses.objects import (
     describe_part,
     describe_request,
     describe_response,
+    texts_of,
 )
 from perdure.gateway.doors.responses.places import (
     LIVE,
     LONGEST_LIVE,
+    NOTE,
     PARKED,
     SPACE,
     Place,
@@ -101,11 +103,13 @@ class _Answer:
         text: What a reader has of it; None for a reader that came again and whose text is not known yet.
         index: Its place among the items; None before it is one.
         has_part: Whether the reader has the beginning of its text.
+        message: Its id, if its step does not say that.
     """
 
     text: str | None = ""
     index: int | None = None
     has_part: bool = False
+    message: str = ""
 
 
 class TurnFold:
@@ -335,8 +339,8 @@ class TurnFold:
 
     def _add_message(self, answer: _Answer, more: str = "") -> None:
         """Make the message an item, with a new id where another one was."""
-        segment = self.segments[-1]
-        message = item_id("msg", self.session, self.turn, self._step, self._tries, *([more] if more else []))
+        segment, place = self.segments[-1], (self._step, self._tries, *([more] if more else []))
+        message = answer.message or item_id("msg", self.session, self.turn, *place)
         item = describe_message(message, None, "in_progress")
         if answer.index is None:
             answer.index = len(segment.items)
@@ -449,6 +453,7 @@ class TurnFold:
 
     def _ask(self, event: log.UserInputRequired, at: datetime) -> None:
         segment = self.segments[-1]
+        self._explain(event)
         item, index = describe_request(self.session, self.turn, event), len(segment.items)
         self._is_asking = True
         self.needs[event.request_id] = event.needs
@@ -498,9 +503,21 @@ class TurnFold:
 
     def _tell_output(self, text: str) -> None:
         """A message with the output of a turn that a tool or a hook has given in place of the model."""
-        answer = _Answer()
         self._step = -1
-        at = self._at
+        self._tell_whole(text)
+
+    def _explain(self, request: log.UserInputRequired) -> None:
+        """A message that says what a request waits for: some clients know no such request, and would ask again.
+
+        No model has said it, and none is told.
+        """
+        if request.needs == "approval" and not self._is_structured:
+            note = item_id(NOTE, self.session, self.turn, request.request_id)
+            self._tell_whole(f"{request.tool} waits for an approval: {request.arguments}", note)
+
+    def _tell_whole(self, text: str, message: str = "") -> None:
+        """A message whose text is there at once, with an id of its own if there is one."""
+        answer, at = _Answer(message=message), self._at
         self._open_answer(answer, at)
         self._at = at + 2
         self._tell_text(answer, "response.output_text.delta", delta=text)
@@ -555,7 +572,8 @@ def fold_turn(session: str, turn: int, envelopes: Iterable[Envelope], shape: Sha
 def ask_again(fold: TurnFold, segment: int, missing: Collection[str]) -> list[WireEvent]:
     """The stream events of a response that asks once more, for what it still waits for and nothing else."""
     response = fold.response(segment) or {}
-    items = [item for item in fold.segments[segment - 1].items if asked_call(item) in missing]
+    notes = {item_id(NOTE, fold.session, fold.turn, call) for call in missing}
+    items = [item for item in fold.segments[segment - 1].items if asked_call(item) in missing or item["id"] in notes]
     begun: Item = {**response, "status": "in_progress", "output": []}
     told: list[tuple[str, Item]] = [
         ("response.created", {"response": begun}),
@@ -563,9 +581,20 @@ def ask_again(fold: TurnFold, segment: int, missing: Collection[str]) -> list[Wi
     ]
     for index, item in enumerate(items):
         about: Item = {"output_index": index, "item": item}
-        told += [("response.output_item.added", about), ("response.output_item.done", about)]
+        text = [*_tell_again(item, index)] if item["type"] == "message" else []
+        told += [("response.output_item.added", about), *text, ("response.output_item.done", about)]
     told.append(("response.completed", {"response": {**response, "output": [*items]}}))
     return [
         WireEvent(segment, {"type": kind, "sequence_number": fold.seq * SPACE + PARKED + at, **fields})
         for at, (kind, fields) in enumerate(told)
     ]
+
+
+def _tell_again(message: Item, index: int) -> Iterator[tuple[str, Item]]:
+    """The events of the text of a message that is told once more."""
+    (text,) = texts_of([message])
+    about: Item = {"item_id": message["id"], "output_index": index, "content_index": 0}
+    yield "response.content_part.added", {**about, "part": describe_part("")}
+    yield "response.output_text.delta", {**about, "delta": text, "logprobs": []}
+    yield "response.output_text.done", {**about, "text": text, "logprobs": []}
+    yield "response.content_part.done", {**about, "part": describe_part(text)}

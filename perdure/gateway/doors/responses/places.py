@@ -19,12 +19,15 @@ PATHS = "/openai/v1"
 
 PREFIX = "resp_"
 
+NOTE = "msg_note"
+"""Prefix of the id of a message that no model has said, and none is told."""
+
 MARK = "-"
 """Character before the turn in the id of an item or a call; names of neither have it."""
 
 _PLACE = re.compile(rf"([1-9]\d{{0,6}})\.([1-9]\d{{0,6}})\.({SESSION_ID_PATTERN[1:-1]})")
 _TURN = re.compile(rf"([1-9]\d{{0,6}})\.({SESSION_ID_PATTERN[1:-1]})")
-_ITEM = re.compile(r"([a-z]+_[0-9a-f]{12})([0-9a-f]{4})")
+_ITEM = re.compile(r"([a-z]+(?:_[a-z]+)?_[0-9a-f]{12})([0-9a-f]{4})")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.bodies import Body, Json
 from perdure.gateway.doors.responses.objects import APPROVAL, SERVER
-from perdure.gateway.doors.responses.places import PREFIX, Origin, ResponseId, call_of
+from perdure.gateway.doors.responses.places import NOTE, PREFIX, Origin, ResponseId, call_of
 from perdure.gateway.doors.responses.settings import Settings, read_settings, refusal
 from perdure.gateway.problems import problem_of_mistakes
 from perdure.gateway.views import SessionName
@@ -134,8 +134,8 @@ class Entry:
 
     @property
     def is_bare(self) -> bool:
-        """Whether it says nothing that an agent could be told: the list of its own tools, its model's reasoning."""
-        return self.kind in _BARE
+        """Whether it is nothing to tell an agent: the list of its own tools, its model's reasoning, our own notes."""
+        return self.kind in _BARE or _is_note(self.id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,8 +275,13 @@ def _read_message(at: str, item: Object) -> Entry:
         return Entry(at=at, kind="message", parts=_parts_of(at, item.get("content")), **_identity(item))
     if role != "assistant":
         raise refusal(at, "is no message: its role is user, assistant, system or developer")
-    text = _text_of(at, item.get("content"))
-    return Entry(at=at, kind="message", history=[{"role": "assistant", "content": text}], **_identity(item))
+    text, told = _text_of(at, item.get("content")), _identity(item)
+    history: list[Object] = [] if _is_note(told.get("id", "")) else [{"role": "assistant", "content": text}]
+    return Entry(at=at, kind="message", history=history, **told)
+
+
+def _is_note(name: str) -> bool:
+    return name.startswith(NOTE) and Origin.parse(name) is not None
 
 
 def _read_output(at: str, item: Object) -> Entry:
