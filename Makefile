@@ -84,6 +84,7 @@ conformance: $(STAMP) ## run MCP's official conformance suite against the MCP cl
 
 judges: $(STAMP) ## ask the judges that nobody here wrote, keep their reports, and write the README's table of them
 	$(PYTHON) -m tests.conformance.run
+	$(if $(A2A_TCK),$(PYTHON) -m pytest -s -m deep tests/conformance/a2a_tck.py,@echo "A2A's kit: left out; name its folder with A2A_TCK")
 	$(PYTHON) -m pytest -q -n auto --dist loadfile -m judged --judges tests/conformance/reports
 	$(PYTHON) -m tests.conformance.report
 

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
-from perdure.contracts.traces import SpanAttribute, flags_of, span_id_of, trace_id_of
+from perdure.contracts.traces import SCHEMA, SpanAttribute, flags_of, span_id_of, trace_id_of
 from perdure.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class Tracing:
         delay = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else EXPORT_MILLISECONDS
         exporter = _make_exporter(self._inner, clean)
         self._provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=delay))
-        self._tracer = self._provider.get_tracer("perdure")
+        self._tracer = self._provider.get_tracer("perdure", version("perdure"), schema_url=SCHEMA)
         if as_global and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             trace.set_tracer_provider(self._provider)
 

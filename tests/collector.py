@@ -36,6 +36,7 @@ class Span:
     ended: int
     service: str
     scope: str
+    schema: str
 
     @property
     def seconds(self) -> float:
@@ -84,7 +85,8 @@ class Collector:
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             about = _attributes(resource.resource.attributes)
             for scope in resource.scope_spans:
-                self.spans += [_read(span, str(about["service.name"]), scope.scope.name) for span in scope.spans]
+                where = (str(about["service.name"]), scope.scope.name, scope.schema_url)
+                self.spans += [_read(span, *where) for span in scope.spans]
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         collector = self
@@ -110,7 +112,7 @@ class Collector:
         return Handler
 
 
-def _read(span: SpanMessage, service: str, scope: str) -> Span:
+def _read(span: SpanMessage, service: str, scope: str, schema: str) -> Span:
     return Span(
         trace=span.trace_id.hex(),
         id=span.span_id.hex(),
@@ -126,6 +128,7 @@ def _read(span: SpanMessage, service: str, scope: str) -> Span:
         ended=span.end_time_unix_nano,
         service=service,
         scope=scope,
+        schema=schema,
     )
 
 

@@ -31,7 +31,7 @@ from perdure.activities.parts import ActivityParts
 from perdure.activities.secrets import values_of
 from perdure.activities.telling.deltas import DeltaPublisher, Shows
 from perdure.activities.telling.log_counters import count_paid
-from perdure.activities.telling.traces import note_answer
+from perdure.activities.telling.traces import note_answer, note_source
 from perdure.contracts.agents import AgentDefinition, names_of_call
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
@@ -211,6 +211,7 @@ class ModelCall:
                 raise failure from None
             note_spent()
             note_answer(span, answer.usage, answer.cost_usd, answer.finish_reason, recorded=answer.recorded)
+            note_source(span, answer.source.id, answer.source.model, answer.source.server)
         seconds = parts.monotonic() - began
         if activity.info().attempt > 1:
             self._log.look_again()

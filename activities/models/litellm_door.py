@@ -5,6 +5,7 @@ Bounds, streams and the reading of odd replies are litellm's own here. Its setti
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import litellm
@@ -12,7 +13,7 @@ import litellm
 from perdure.activities.models.provider_replies import InvalidReplyError
 from perdure.activities.models.reasoning import without_own_fields
 from perdure.activities.models.wires import chat
-from perdure.activities.models.wires.reply import Answered
+from perdure.activities.models.wires.reply import Answered, Source
 from perdure.contracts.plain import to_plain
 
 litellm.suppress_debug_info = True
@@ -47,4 +48,4 @@ def read(response: Any) -> Answered:  # noqa: ANN401 - litellm's
     for choice in whole.get("choices") or ():
         extra: dict[str, Any] = choice["message"].get("provider_specific_fields") or {}
         choice["message"] = {**extra, **choice["message"]}
-    return chat.read(whole)
+    return replace(chat.read(whole), source=Source.of(whole))

@@ -15,7 +15,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -42,7 +42,7 @@ from perdure.activities.models.provider_replies import (
 )
 from perdure.activities.models.reasoning import reasoning_of
 from perdure.activities.models.wires import CHAT, MESSAGES, chat
-from perdure.activities.models.wires.reply import LONGEST_WHY, Answered, Shown
+from perdure.activities.models.wires.reply import LONGEST_WHY, Answered, Shown, Source
 from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
@@ -89,6 +89,8 @@ class Answer:
     cost_usd: Decimal | None
     recorded: bool = False
     """Whether it comes from a recording, so that no provider was asked."""
+    source: Source = field(default_factory=Source, compare=False)
+    """Where it is from."""
 
 
 _OF_CHAT = frozenset({"messages", "tools", "response_format", "api_base", "api_key"})
@@ -458,4 +460,5 @@ def _answer(answered: Answered, definition: AgentDefinition, *, may_be_cut: bool
         finish_reason=finish_reason,
         usage=answered.counts.usage,
         cost_usd=cost_of(answered.counts, definition),
+        source=answered.source,
     )

@@ -8,6 +8,7 @@ import select
 import ssl
 import urllib.request
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -64,7 +65,8 @@ async def send(request: Request, shown: Shown | None, patience: Patience) -> Ans
         told = {name.lower(): value for name, value in response.headers.items()}
         return HttpReply(response.status, told, response.content.iter_any(), close, url)
 
-    return await exchange(request.wire, url, ask, shown, patience)
+    answered = await exchange(request.wire, url, ask, shown, patience)
+    return replace(answered, source=replace(answered.source, server=urlsplit(url).hostname or ""))
 
 
 @functools.cache

@@ -46,6 +46,7 @@ from perdure.activities.models.wires.reply import (
     Pieces,
     Shown,
     Silent,
+    Source,
     broken_off,
     is_error,
     to_object,
@@ -185,7 +186,7 @@ def _answer_in(wire: Wire, reply: HttpReply, body: bytes) -> Answered:
 def _weighed(wire: Wire, reply: Object) -> Answered:
     """The answer in a reply; with a failure comes the size of what the model wrote, if nobody counted it."""
     try:
-        return wire.read(reply)
+        return replace(wire.read(reply), source=Source.of(reply))
     except UnusableReplyError as error:
         error.uncounted = 0 if error.usage.output_tokens else count_written(reply)
         raise
@@ -320,7 +321,7 @@ def _read_end(wire: Wire, pieces: Pieces, unreadable: str, *, is_done: bool) -> 
         raise StreamCutError(f"{msg}; {odd}" if odd else msg, usage, has_ended_well=is_done)
     if odd:
         raise StreamCutError(odd, usage, has_ended_well=True)
-    answered = wire.read(reply)
+    answered = replace(wire.read(reply), source=Source.of(reply))
     # What Anthropic counts at the beginning of a stream is not what came.
     return replace(answered, counts=replace(answered.counts, output_tokens=0)) if missing else answered
 

@@ -48,6 +48,9 @@ from perdure.tracing import NewSpan, OpenSpan, Tracing
 WORTH_TELLING = 0.1
 """Shortest wait at a provider's gate that gets a span, in seconds."""
 
+LONGEST_DESCRIPTION = 1_000
+"""Characters of a tool's description that its spans have."""
+
 logger = logging.getLogger("perdure.worker")
 
 _NOTHING = OpenSpan()
@@ -283,6 +286,8 @@ class ToolSpan:
             SpanAttribute.TOOL_TYPE: "extension" if declaration.remote is not None else "function",
             SpanAttribute.ATTEMPT: activity.info().attempt,
         }
+        if declaration.description:
+            attributes[SpanAttribute.TOOL_DESCRIPTION] = declaration.description[:LONGEST_DESCRIPTION]
         if declaration.remote is not None:
             attributes[SpanAttribute.SERVER] = declaration.remote.server
         span = self._tracing.begin(
@@ -351,6 +356,16 @@ def note_answer(span: OpenSpan, usage: Usage, cost_usd: object, finish_reason: s
     if recorded:
         attributes[SpanAttribute.RECORDED] = True
     span.note(attributes)
+
+
+def note_source(span: OpenSpan, answer: str, model: str, server: str) -> None:
+    """Note which answer of which model came from which host, as far as the provider says."""
+    told = {
+        SpanAttribute.RESPONSE_ID: answer,
+        SpanAttribute.RESPONSE_MODEL: model,
+        SpanAttribute.SERVER_ADDRESS: server,
+    }
+    span.note({name: value for name, value in told.items() if value})
 
 
 def _usage(usage: Usage) -> Attributes:

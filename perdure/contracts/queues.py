@@ -13,12 +13,18 @@ from enum import StrEnum
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from perdure.contracts.agents import AgentDefinition, TurnPolicy, destination_of, names_in
 from perdure.contracts.values import JsonValue, replace
 
-TurnPriority = Annotated[int, Field(strict=True, ge=1, le=5)]
+
+def _as_whole(value: object) -> object:
+    """A number that JSON of other languages writes with a point, as 4.0, is the whole number that it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+TurnPriority = Annotated[int, Field(strict=True, ge=1, le=5), BeforeValidator(_as_whole)]
 """Which work Temporal gives out first while it waits for workers: 1 before 5; without one it is 3."""
 
 LONGEST_FAIRNESS_KEY = 64

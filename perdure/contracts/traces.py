@@ -145,6 +145,10 @@ class OurSpan(StrEnum):
     """An attempt at a tool call that was handed over to another worker."""
 
 
+SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
+"""The schema whose names these are."""
+
+
 class SpanAttribute(StrEnum):
     """Attributes of spans: GenAI's and OpenTelemetry's own, then ours."""
 
@@ -155,13 +159,17 @@ class SpanAttribute(StrEnum):
     CONVERSATION = "gen_ai.conversation.id"
     REQUEST_MODEL = "gen_ai.request.model"
     REQUEST_STREAM = "gen_ai.request.stream"
+    RESPONSE_ID = "gen_ai.response.id"
+    RESPONSE_MODEL = "gen_ai.response.model"
     FINISH_REASONS = "gen_ai.response.finish_reasons"
     INPUT_TOKENS = "gen_ai.usage.input_tokens"
     OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
     CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
     TOOL = "gen_ai.tool.name"
+    TOOL_DESCRIPTION = "gen_ai.tool.description"
     TOOL_TYPE = "gen_ai.tool.type"
     CALL_ID = "gen_ai.tool.call.id"
+    SERVER_ADDRESS = "server.address"
     ERROR_TYPE = "error.type"
     HTTP_METHOD = "http.request.method"
     HTTP_ROUTE = "http.route"

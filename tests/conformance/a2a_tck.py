@@ -1,6 +1,8 @@
 """Runs A2A's technology compatibility kit against the door ``a2a``; fails if a test fails that is not waived below.
 
-    A2A_TCK=FOLDER A2A_TCK_PYTHON=PROGRAM python -m pytest -s tests/conformance/a2a_tck.py
+    A2A_TCK=FOLDER A2A_TCK_PYTHON=PROGRAM make judges
+
+or ``python -m pytest -s -m deep tests/conformance/a2a_tck.py`` with the same variables.
 
 FOLDER is a checkout of a2aproject/a2a-tck, branch ``1.0-dev``; PROGRAM is a Python that has what its pyproject.toml
 needs. The kit says by the ids of its messages what the agent is to do; they are read on their way, and since the kit
@@ -19,6 +21,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure import Agent, ask_user
@@ -117,6 +120,8 @@ def trust_this_machine(check: Callable[..., Destination]) -> Callable[..., Desti
     return checked
 
 
+@pytest.mark.deep
+@pytest.mark.timeout(900)
 async def test_the_kit(house: House) -> None:
     folder = Path(os.environ["A2A_TCK"])
     house.environment.setattr(Egress, "check", trust_this_machine(Egress.check))

@@ -1,10 +1,11 @@
 """The names of keys and queues: what agents and settings say decides them, never an environment."""
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from perdure import Agent
 from perdure.contracts.agents import Compaction
-from perdure.contracts.queues import RateLimit, Role, Routing, key_name, limited_key, role_of_queue
+from perdure.contracts.queues import RateLimit, Role, Routing, TurnPriority, key_name, limited_key, role_of_queue
 from perdure.contracts.retries import Fallback
 
 
@@ -65,3 +66,14 @@ def test_a_queue_says_which_role_polls_it() -> None:
         Role.TURNS,
     ]
     assert [limited_key("q", queue) for queue in ("q", "q-models", "q-models-a-b")] == [None, None, "a-b"]
+
+
+@pytest.mark.parametrize("given", [4, 4.0])
+def test_a_priority_is_a_whole_number_however_it_is_written(given: object) -> None:
+    assert TypeAdapter(TurnPriority).validate_python(given) == 4
+
+
+@pytest.mark.parametrize("given", [0, 6.0, 4.5, "4", True, float("nan"), float("inf")])
+def test_another_priority_is_refused(given: object) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(TurnPriority).validate_python(given)

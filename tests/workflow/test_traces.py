@@ -16,6 +16,7 @@ import pytest
 
 from perdure import Agent, RetryPolicy, ask_user
 from perdure.activities.telling.traces import Traces
+from perdure.contracts.traces import SCHEMA
 from perdure.contracts.values import JsonValue
 from perdure.local_ports import find_free_port
 from perdure.testing import Script, ScriptedProvider, call, faults, say
@@ -116,6 +117,13 @@ async def test_a_job_with_a_delegate_and_an_mcp_call_is_one_trace_below_its_call
     )
     assert (failed.is_error, failed.attributes["error.type"]) == (True, "llm.network_error")
     assert (answered.kind, answered.attributes["gen_ai.response.finish_reasons"]) == ("client", ["stop"])
+    assert answered.attributes["server.address"] == "127.0.0.1"
+    assert (answered.attributes["gen_ai.response.model"], answered.attributes["gen_ai.response.id"] != "") == (
+        "scripted",
+        True,
+    )
+    assert {span.attributes["gen_ai.tool.description"] for span in tools} == {"does echo"}
+    assert {span.schema for span in spans if span.scope == "perdure"} == {SCHEMA}
     assert not [body for body in collector.bodies if SECRET.encode() in body]
     lines = [json.loads(line) for line in worker.log.read_text().splitlines() if line.startswith("{")]
     (noted,) = [line for line in lines if line["logger"] == "notes"]

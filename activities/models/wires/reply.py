@@ -65,6 +65,31 @@ class Counts:
         )
 
 
+LONGEST_NAME = 200
+"""Longest id or name of a model that is kept of what a provider says."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Source of an answer, as its provider says it; what it does not say is empty.
+
+    Attributes:
+        id: The id of the reply.
+        model: The model that wrote it.
+        server: The host that sent it.
+    """
+
+    id: str = ""
+    model: str = ""
+    server: str = ""
+
+    @classmethod
+    def of(cls, reply: Object) -> "Source":
+        """The source that a whole reply names, on any wire."""
+        told = (reply.get("id") or reply.get("responseId"), reply.get("model") or reply.get("modelVersion"))
+        return cls(*(replace_surrogates(to_text(name))[:LONGEST_NAME] for name in told))
+
+
 @dataclass(frozen=True)
 class Answered:
     """A model's answer, whatever wire it came over, whole or in pieces.
@@ -73,6 +98,7 @@ class Answered:
         reasoning: The blocks of its reasoning, in the forms of ``perdure.activities.models.provider_messages``.
         refusal: The model's refusal beside its content.
         why: What the provider says of the answer's end, such as the policy that a refused one broke.
+        source: Where it is from; it makes no other answer.
     """
 
     text: str = ""
@@ -82,6 +108,7 @@ class Answered:
     finish_reason: FinishReason = ""
     counts: Counts = field(default_factory=Counts)
     why: str = ""
+    source: Source = field(default_factory=Source, compare=False)
 
     @property
     def end(self) -> FinishReason:
