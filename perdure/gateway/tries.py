@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from perdure.client import Client
 from perdure.contracts.errors import PerdureError
+from perdure.contracts.values import replace
 from perdure.gateway.callers import Caller
 from perdure.store.errors import StoreError
 from perdure.store.tries import Try
@@ -51,14 +52,18 @@ class Tries:
         self._beating: asyncio.Task[None] | None = None
 
     async def enter(self, caller: Caller, request: Request, action: str, body: str) -> tuple[str, Try | None]:
-        """The key of a request that came without one, and its try if it is the first; an ended one is joined."""
+        """The key of a request that came without one, and its try if it is the first; an ended one is joined.
+
+        One that is counted as the first may be a retry of a layer above the client, such as LangChain's for JavaScript:
+        it joins what a gateway that stopped has told to come again, and nothing else.
+        """
         counted = request.headers.get(COUNTER, "")
         number = int(counted) if counted.isascii() and counted.isdigit() and len(counted) < 4 else None
         said = hashlib.sha256(json.dumps([caller.tenant, caller.name, action, body]).encode()).hexdigest()
         one = Try(said=said, number=number, holder=self._gateway, within=self._within)
         if time.monotonic() - self._noted_at > BEAT_SECONDS:
             await self._note()
-        key = await self._join(one) if number != 0 else ""
+        key = await self._join(one if number != 0 else replace(one, number=None, within=timedelta()))
         first = None if key else one
         key = key or f"{uuid.uuid4().hex} of ours"  # no caller's key has a space
         self._held.add(key)

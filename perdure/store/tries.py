@@ -2,8 +2,8 @@
 
 The connection of each is held by a gateway, which says from time to time that it runs. Once the connection has ended,
 or its gateway has not been heard of, a retry of the same caller with the same body joins the job. Somebody whose
-connection stands keeps it: two people who say the same have two jobs. A client that does not count its tries joins
-only what a gateway that stopped has told to come again, or what its operator allows.
+connection stands keeps it: two people who say the same have two jobs. A try that is not counted, or counted as the
+first, joins only what a gateway that stopped has told to come again, or, not counted, what its operator allows.
 """
 
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ NEEDS = {
     "langchain_responses.py": ("langchain", "langchain-openai"),
     "pydantic_ai_responses.py": ("pydantic-ai-slim[openai]",),
     "litellm_responses.py": ("litellm",),
-    "openai_js.mjs": ("openai",),
+    "openai_js.mjs": ("openai", "zod"),
     "openai_agents_js.mjs": ("@openai/agents", "zod"),
     "ai_sdk.mjs": ("ai", "@ai-sdk/openai", "zod"),
     "langchain_js.mjs": ("langchain", "@langchain/openai", "@langchain/core", "zod"),

@@ -7,9 +7,10 @@ import asyncio
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,8 +18,9 @@ from perdure import Agent, tool
 from perdure.contracts.values import JsonValue
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.gateway import gateway
-from tests.house import House
-from tests.strangers import environments
+from tests.house import WAIT_SECONDS, House
+from tests.strangers import environments, pages
+from tests.strangers.proxy import Proxy
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1_200)]
 
@@ -35,6 +37,9 @@ CHAT = Told("read effect one | it is done | two | three | four | five", 1, 1)
 FUNCTION = Told("read look | look seen | two | three", 0, 1)
 APPROVAL = Told("read pay | paid 7 | bye", 1, 1)
 STREAM = Told("read effect look | it is done | look seen | two | three", 1, 1)
+STRUCTURED = Told("Rhine 1233", 1, 1)
+UNHARMED = Told("read effect | it is done", 1, 1)
+TWICE = Told("read effect | it is done", 2, 2)
 
 ALL = {
     "chat": CHAT,
@@ -44,6 +49,9 @@ ALL = {
     "stream": STREAM,
     "edited": Told("read effect one | it is done | edited", 1, 2),
     "rewritten": Told("read rewritten | it is done | two | three | end", 1, 2),
+    "structured": STRUCTURED,
+    "cut": UNHARMED,
+    "restart": UNHARMED,
     "unknown_model": Told("NotFoundError 404", 0, 0),
 }
 """Outcome of each case with a framework that sends the ids of items; behind a rewritten message all is kept."""
@@ -53,18 +61,29 @@ EXPECTED: dict[str, dict[str, Told]] = {
     "openai_js.mjs": ALL,
     "openai_agents.py": ALL | {"interruption": APPROVAL, "handoff": Told("BadRequestError 400", 0, 1)},
     "openai_agents_js.mjs": ALL | {"interruption": APPROVAL, "handoff": Told("BadRequestError 400", 0, 1)},
-    "langchain_responses.py": ALL | {"unknown_model": Told("OpenAIModelNotFoundError 404", 0, 0)},
-    "langchain_js.mjs": ALL,
-    "ai_sdk.mjs": ALL | {"unknown_model": Told("AI_APICallError 404", 0, 0)},
-    "litellm_responses.py": ALL | {"bridge": STREAM},
+    "langchain_responses.py": ALL
+    | {"structured_agent": STRUCTURED, "unknown_model": Told("OpenAIModelNotFoundError 404", 0, 0)},
+    # Its agent writes an answer of its own behind the call of the function, which is no conversation that the session
+    # has. It tries again around OpenAI's client, which counts each try as the first: a cut begins a second job.
+    "langchain_js.mjs": ALL | {"structured_agent": Told("Rhine 1233", 1, 2), "cut": TWICE},
+    # It does not count its tries: a cut begins a second job.
+    "ai_sdk.mjs": ALL | {"cut": TWICE, "unknown_model": Told("AI_APICallError 404", 0, 0)},
+    # It does not try again; the job goes on.
+    "litellm_responses.py": ALL
+    | {
+        "bridge": STREAM,
+        "cut": Told("InternalServerError 500", 1, 1),
+        "restart": Told("ServiceUnavailableError 503", 1, 1),
+    },
     # It sends ids of calls only: a chat without functions is a new session with each message, which knows no tools.
     "pydantic_ai_responses.py": ALL
     | {
         "chat": Told("read effect one | two | three | four | five", 1, 5),
         "chat_with_ids": CHAT,
-        "approval": Told("UnexpectedModelBehavior", 0, 2),
+        "approval": Told('pay waits for an approval: {"amount": 7}', 0, 1),
         "edited": Told("read effect one | edited", 1, 4),
         "rewritten": Told("read rewritten | two | three | end", 1, 4),
+        "structured_native": Told("Rhine 1233", 1, 2),
         "unknown_model": Told("ModelNotFoundError 404", 0, 0),
     },
 }
@@ -77,24 +96,49 @@ CALLS: dict[str, tuple[str, JsonValue]] = {
     "transfer": ("transfer_to_helper", {}),
 }
 
+RIVER: JsonValue = {"name": "Rhine", "length": 1_233}
+
 
 def brain(request: ChatRequest) -> Reply:
-    """Calls what the last message of the user names, and says what it has read otherwise."""
-    last = request.messages[-1]
-    asked = [CALLS[word] for word in str(last["content"]).split() if word in CALLS]
-    if last["role"] == "user" and asked:
+    """Calls what the last message of the user names, and then says what it has read, or a river if it names that."""
+    said = [message for message in request.messages if message["role"] in {"user", "tool"}]
+    last = max(number for number, message in enumerate(said) if message["role"] == "user")
+    words = str(said[last]["content"]).split()
+    asked = [CALLS[word] for word in words if word in CALLS]
+    if asked and said[-1] is said[last]:
         return call(*asked)
-    read = [str(message["content"]) for message in request.messages if message["role"] in {"user", "tool"}]
-    return say("read " + " | ".join(read))
+    if "river" in words:
+        return answer_with_a_river(request)
+    return say("read " + " | ".join(str(message["content"]) for message in said))
 
 
-def agent_of(name: str, effects: Counter[str]) -> Agent:
-    """The agent of a case; its tools count their effects under its name."""
+def answer_with_a_river(request: ChatRequest) -> Reply:
+    """By the function that is there for it; or as JSON, in the way of models that do not say it alone; or in words."""
+    offered: list[Any] = [tool["function"] for tool in request.tools]
+    own = {name for name, _ in CALLS.values()}
+    for function in offered:
+        if function["name"] not in own:
+            return call((function["name"], RIVER))
+    if request.response_format is not None or "JSON schema" in request.system:
+        return say(f"Here it is:\n```json\n{json.dumps(RIVER)}\n```")
+    return say("the Rhine")
+
+
+Accident = Callable[[], Coroutine[Any, Any, None]]
+"""What happens to the connections of a program while a tool of perdure's runs."""
+
+
+def agent_of(name: str, effects: Counter[str], accidents: dict[str, Accident]) -> Agent:
+    """The agent of a case; its tools count their effects under its name, and the first one brings on its accident."""
+    loop = asyncio.get_running_loop()
 
     @tool
     def effect(name: str) -> str:
         """Do something that cannot be undone."""
         effects[agent.name] += 1
+        if (accident := accidents.pop(agent.name, None)) is not None:
+            # Tools run in threads of their own; the connections are of the test's loop.
+            asyncio.run_coroutine_threadsafe(accident(), loop).result(WAIT_SECONDS)
         return f"{name} is done"
 
     @tool(requires_approval=True)
@@ -116,8 +160,21 @@ class Stranger(NamedTuple):
 
     async def run(self, url: str) -> tuple[dict[str, str], str]:
         """Run it at the gateway of this URL; what it printed of each case, and its errors."""
+        out, told = await self._run(url, self.program)
+        said: dict[str, str] = json.loads(out.splitlines()[-1])
+        return said, told
+
+    async def run_page(self, url: str) -> str:
+        """Run the lines of the page for its framework, which say the URL themselves; what they printed."""
+        name = f"page{Path(self.program).suffix}"
+        lines = pages.lines_for(self.program).replace("http://127.0.0.1:8234", url)
+        (self.folder / name).write_text(lines, encoding="utf-8")
+        return (await self._run(url, name))[0].strip()
+
+    async def _run(self, url: str, program: str) -> tuple[str, str]:
         process = await asyncio.create_subprocess_exec(
-            *self.command,
+            *self.command[:-1],
+            program,
             cwd=self.folder,
             env=environments.variables(OPENAI_BASE_URL=f"{url}/openai/v1", OPENAI_API_KEY="anything"),
             stdout=asyncio.subprocess.PIPE,
@@ -126,8 +183,7 @@ class Stranger(NamedTuple):
         out, errors = await process.communicate()
         told = errors.decode(errors="replace")[-12_000:]
         assert process.returncode == 0, told
-        said: dict[str, str] = json.loads(out.decode().splitlines()[-1])
-        return said, told
+        return out.decode(), told
 
 
 @pytest.fixture(
@@ -142,15 +198,30 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[Stranger]:
 
 async def test_a_framework_does_nothing_twice(stranger: Stranger, house: House) -> None:
     """S-85: each case is told as expected, with its effects and its sessions."""
-    expected, effects = EXPECTED[stranger.program], Counter[str]()
-    agents = [agent_of(case, effects) for case in expected if case != "unknown_model"]
+    expected, effects, accidents = EXPECTED[stranger.program], Counter[str](), dict[str, Accident]()
+    agents = [agent_of(case, effects, accidents) for case in ("writer", *expected) if case != "unknown_model"]
     async with (
         ScriptedProvider(brain) as provider,
         house.worker(*agents),
-        gateway(house, doors=("responses",)) as door,
+        gateway(house, doors=("responses",)) as other,
+        AsyncExitStack() as first,
     ):
         house.use(provider)
-        said, errors = await stranger.run(door.url)
+        door = await first.enter_async_context(gateway(house, doors=("responses",)))
+        async with Proxy(door.url).opened() as proxy:
+
+            async def cut() -> None:
+                assert await proxy.cut()
+
+            async def restart() -> None:
+                """A rolling restart: new connections are led to the other gateway, and then the first one stops."""
+                proxy.target = other.url
+                await first.aclose()
+
+            accidents |= {"cut": cut, "restart": restart}
+            said, errors = await stranger.run(proxy.url)
+            assert await stranger.run_page(proxy.url) == "read Name a river."
         sessions = Counter(session.agent for session, _ in await house.client.sessions(limit=200))
+    assert not accidents, errors
     told = {case: Told(text, effects[case], sessions[case]) for case, text in said.items()}
     assert told == expected, f"{errors}\n{environments.releases(stranger.command, stranger.folder)}"

@@ -123,6 +123,7 @@ async def test_a_function_that_has_to_be_called_ends_the_response(house: House) 
             model="tester", input="which?", tools=[function("final_result")], tool_choice=choice
         )
         assert [item.type for item in response.output] == ["mcp_call", "function_call"]
+        assert response.tool_choice == "required"
         assert [request.tool_choice for request in brain.requests] == ["required", "required"]
         await _give(client, response)
         assert brain.requests[-1].tool_choice is None

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 
@@ -74,7 +75,8 @@ def sessions_of(responses: list[Response]) -> set[str]:
     return {place.session for made in responses if (place := ResponseId.parse(made.id)) is not None}
 
 
-async def test_calls_whose_answers_are_lost_begin_one_job_each(house: House) -> None:
+@pytest.mark.parametrize("many", [12, pytest.param(100, marks=pytest.mark.deep)])
+async def test_calls_whose_answers_are_lost_begin_one_job_each(house: House, many: int) -> None:
     """Half of them say the same at the same time."""
     EFFECTS.clear()
     async with (
@@ -91,10 +93,10 @@ async def test_calls_whose_answers_are_lost_begin_one_job_each(house: House) -> 
                 made: Response = await client.responses.create(model="tester", input=text)
                 return made
 
-        made = await asyncio.gather(*(ask(number) for number in range(12)))
+        made = await asyncio.gather(*(ask(number) for number in range(many)))
         assert {one.status for one in made} == {"completed"}
-        assert len(sessions_of(made)) == len(EFFECTS) == 12
-        assert len(await house.client.sessions()) == 12
+        assert len(sessions_of(made)) == len(EFFECTS) == many
+        assert len(await house.client.sessions(limit=2 * many)) == many
 
 
 async def test_a_turn_of_a_conversation_and_a_stream_are_joined_too(house: House) -> None:
@@ -122,8 +124,14 @@ async def test_a_turn_of_a_conversation_and_a_stream_are_joined_too(house: House
         assert len(sessions_of([first, last])) == 1
 
 
-async def test_a_gateway_that_stops_is_asked_again_elsewhere_and_begins_no_second_job(house: House) -> None:
-    """Of a client that counts its tries, and of one that does not, such as Vercel's AI SDK."""
+COUNTED = {"x-stainless-retry-count": "0"}
+
+
+@pytest.mark.parametrize("headers", [{}, COUNTED], ids=["uncounted", "always the first"])
+async def test_a_gateway_that_stops_is_asked_again_elsewhere_and_begins_no_second_job(
+    house: House, headers: dict[str, str]
+) -> None:
+    """Of a client that counts its tries, of one that does not (Vercel's AI SDK), and of one in a loop (LangChain)."""
     EFFECTS.clear()
     async with (
         ScriptedProvider(brain) as provider,
@@ -134,7 +142,7 @@ async def test_a_gateway_that_stops_is_asked_again_elsewhere_and_begins_no_secon
         house.use(provider)
         provider.hold_streams(after=1)
         body = {"model": "tester", "input": "uncounted"}
-        uncounted = asyncio.ensure_future(door.http.post("/openai/v1/responses", json=body))
+        uncounted = asyncio.ensure_future(door.http.post("/openai/v1/responses", json=body, headers=headers))
 
         class Switching(httpx.AsyncHTTPTransport):
             async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -152,10 +160,10 @@ async def test_a_gateway_that_stops_is_asked_again_elsewhere_and_begins_no_secon
             door.server.stop()
             told = await uncounted
             assert (told.status_code, told.json()["error"]["code"]) == (503, "runtime.gateway_stops")
-            again = asyncio.ensure_future(other.http.post("/openai/v1/responses", json=body))
+            again = asyncio.ensure_future(other.http.post("/openai/v1/responses", json=body, headers=headers))
             await provider.release_streams()
             assert ((await counted).status, (await again).json()["status"]) == ("completed", "completed")
-        more = (await other.http.post("/openai/v1/responses", json=body)).json()
+        more = (await other.http.post("/openai/v1/responses", json=body, headers=headers)).json()
         assert more["status"] == "completed"
         assert sorted(EFFECTS) == ["counted", "uncounted", "uncounted"]
         assert len(await house.client.sessions()) == 3
@@ -202,7 +210,12 @@ async def test_who_hangs_up_and_says_the_same_again_has_two_jobs_unless_the_clie
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
 
+        async def is_counted() -> bool:
+            return 'status="499"' in (await door.http.get("/metrics")).text
+
         await hang_up("one", 1)
+        await eventually(is_counted)
+        assert 'status="503"' not in (await door.http.get("/metrics")).text
         again = asyncio.ensure_future(door.http.post("/openai/v1/responses", json={"model": "tester", "input": "one"}))
         await hang_up("two", 3)
         body = {"model": "tester", "input": "two"}
@@ -211,9 +224,6 @@ async def test_who_hangs_up_and_says_the_same_again_has_two_jobs_unless_the_clie
         await provider.release_streams()
         assert [one.json()["status"] for one in await asyncio.gather(again, joined)] == ["completed"] * 2
         assert len(await house.client.sessions()) == 3
-
-
-COUNTED = {"x-stainless-retry-count": "0"}
 
 
 async def test_a_key_outranks_the_count_and_a_window_is_the_operators(house: House) -> None:

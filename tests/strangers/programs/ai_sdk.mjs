@@ -1,8 +1,8 @@
 // Vercel's AI SDK: its own loop over functions, approvals in its messages, streams. Prints JSON.
 import { openai } from "@ai-sdk/openai";
-import { generateText, stepCountIs, streamText, tool } from "ai";
+import { generateText, Output, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
-import { FIVE, tell, user } from "./cases.mjs";
+import { FIVE, River, TWO_RIVERS, tell, toText, user } from "./cases.mjs";
 
 const own = (name) => tool({ description: name, inputSchema: z.object({}), execute: async () => `${name} seen` });
 const functions = { tools: { look: own("look"), seek: own("seek") }, stopWhen: stepCountIs(5) };
@@ -65,5 +65,19 @@ tell({
     await talk(model, FIVE.slice(0, 3), messages);
     return talk(model, ["end"], [user("rewritten"), ...messages.slice(1)]);
   },
+  async structured(model) {
+    const messages = [];
+    let answer;
+    for (const text of TWO_RIVERS) {
+      messages.push(user(text));
+      answer = await generateText({ model: openai(model), messages, output: Output.object({ schema: River }) });
+      messages.push(...answer.response.messages);
+    }
+    return toText(answer.output);
+  },
+  // The connection is cut while perdure's tool runs, and the client tries again by itself.
+  cut: (model) => talk(model, ["effect"], []),
+  // The gateway stops while perdure's tool runs, and another one takes its place.
+  restart: (model) => talk(model, ["effect"], []),
   unknown_model: (model) => talk(model, ["hello"], []),
 });

@@ -7,7 +7,20 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from pydantic import BaseModel
+
 FIVE = ["effect one", "two", "three", "four", "five"]
+TWO_RIVERS = ["effect river", "again river"]
+
+
+class River(BaseModel):
+    """The form of an answer."""
+
+    name: str
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.length}"
 
 
 def user(text: str) -> Any:

@@ -4,7 +4,7 @@ import { tool } from "@langchain/core/tools";
 import { ChatOpenAI } from "@langchain/openai";
 import { createAgent } from "langchain";
 import { z } from "zod";
-import { FIVE, tell } from "./cases.mjs";
+import { FIVE, River, TWO_RIVERS, tell, toText } from "./cases.mjs";
 
 const tools = ["look", "seek"].map((name) =>
   tool(async () => `${name} seen`, { name, description: name, schema: z.object({}) }),
@@ -65,5 +65,31 @@ tell({
     await talk(model, FIVE.slice(0, 3), messages);
     return talk(model, ["end"], [new HumanMessage("rewritten"), ...messages.slice(1)]);
   },
+  // The message beside the answer is asked for, to go on from it.
+  async structured(model) {
+    const asking = llm(model).withStructuredOutput(River, { includeRaw: true });
+    const messages = [];
+    let answer;
+    for (const text of TWO_RIVERS) {
+      messages.push(new HumanMessage(text));
+      answer = await asking.invoke(messages);
+      messages.push(answer.raw);
+    }
+    return toText(answer.parsed);
+  },
+  async structured_agent(model) {
+    const agent = createAgent({ model: llm(model), tools: [], responseFormat: River });
+    let messages = [];
+    let structuredResponse;
+    for (const text of TWO_RIVERS) {
+      const given = { messages: [...messages, new HumanMessage(text)] };
+      ({ messages, structuredResponse } = await agent.invoke(given));
+    }
+    return toText(structuredResponse);
+  },
+  // The connection is cut while perdure's tool runs, and the client tries again by itself.
+  cut: (model) => talk(model, ["effect"], []),
+  // The gateway stops while perdure's tool runs, and another one takes its place.
+  restart: (model) => talk(model, ["effect"], []),
   unknown_model: (model) => talk(model, ["hello"], []),
 });

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cases import FIVE, tell
+from cases import FIVE, TWO_RIVERS, River, tell
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.tools import tool
@@ -91,8 +91,50 @@ def rewritten(model: str) -> str:
     return talk(model, ["end"], [HumanMessage("rewritten"), *messages[1:]])
 
 
+def structured(model: str) -> str:
+    """The message beside the answer is asked for, to go on from it."""
+    asking, messages, river = llm(model).with_structured_output(River, include_raw=True), list[Any](), None
+    for text in TWO_RIVERS:
+        messages.append(HumanMessage(text))
+        answer = asking.invoke(messages)
+        messages.append(answer["raw"])
+        river = answer["parsed"]
+    return str(river)
+
+
+def structured_agent(model: str) -> str:
+    agent, messages, river = create_agent(llm(model), response_format=River), list[Any](), None
+    for text in TWO_RIVERS:
+        state = agent.invoke({"messages": [*messages, HumanMessage(text)]})
+        messages, river = state["messages"], state["structured_response"]
+    return str(river)
+
+
+def cut(model: str) -> str:
+    """The connection is cut while perdure's tool runs, and the client tries again by itself."""
+    return talk(model, ["effect"], [])
+
+
+def restart(model: str) -> str:
+    """The gateway stops while perdure's tool runs, and another one takes its place."""
+    return talk(model, ["effect"], [])
+
+
 def unknown_model(model: str) -> str:
     return talk(model, ["hello"], [])
 
 
-tell(chat, function, two_functions, approval, stream, edited, rewritten, unknown_model)
+tell(
+    chat,
+    function,
+    two_functions,
+    approval,
+    stream,
+    edited,
+    rewritten,
+    structured,
+    structured_agent,
+    cut,
+    restart,
+    unknown_model,
+)

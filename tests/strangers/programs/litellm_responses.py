@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import litellm
-from cases import FIVE, tell, user
+from cases import FIVE, TWO_RIVERS, River, tell, user
 
 PARAMETERS = {"type": "object", "properties": {}}
 FUNCTIONS: Any = [{"name": name, "description": name, "parameters": PARAMETERS} for name in ("look", "seek")]
@@ -104,8 +104,24 @@ def rewritten(model: str) -> str:
     return talk(model, ["end"], [user("rewritten"), *items[1:]])
 
 
+def structured(model: str) -> str:
+    return str(River.model_validate_json(talk(model, TWO_RIVERS, [], text_format=River)))
+
+
+def cut(model: str) -> str:
+    """The connection is cut while perdure's tool runs, and the client tries again by itself."""
+    return talk(model, ["effect"], [])
+
+
+def restart(model: str) -> str:
+    """The gateway stops while perdure's tool runs, and another one takes its place."""
+    return talk(model, ["effect"], [])
+
+
 def unknown_model(model: str) -> str:
     return talk(model, ["hello"], [])
 
 
-tell(chat, function, two_functions, approval, stream, bridge, edited, rewritten, unknown_model)
+tell(
+    chat, function, two_functions, approval, stream, bridge, edited, rewritten, structured, cut, restart, unknown_model
+)

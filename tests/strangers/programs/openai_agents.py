@@ -3,7 +3,7 @@
 from typing import Any
 
 from agents import Agent, HostedMCPTool, Runner, function_tool
-from cases import FIVE, tell, user
+from cases import FIVE, TWO_RIVERS, River, tell, user
 
 PERDURE: Any = {
     "type": "mcp",
@@ -95,8 +95,36 @@ async def handoff(model: str) -> str:
     return await talk(assistant(model, handoffs=[helper]), ["transfer"], [])
 
 
+async def structured(model: str) -> str:
+    return await talk(assistant(model, output_type=River), TWO_RIVERS, [])
+
+
+async def cut(model: str) -> str:
+    """The connection is cut while perdure's tool runs, and the client tries again by itself."""
+    return await talk(assistant(model), ["effect"], [])
+
+
+async def restart(model: str) -> str:
+    """The gateway stops while perdure's tool runs, and another one takes its place."""
+    return await talk(assistant(model), ["effect"], [])
+
+
 async def unknown_model(model: str) -> str:
     return await talk(assistant(model), ["hello"], [])
 
 
-tell(chat, function, two_functions, approval, interruption, stream, edited, rewritten, handoff, unknown_model)
+tell(
+    chat,
+    function,
+    two_functions,
+    approval,
+    interruption,
+    stream,
+    edited,
+    rewritten,
+    handoff,
+    structured,
+    cut,
+    restart,
+    unknown_model,
+)

@@ -1,7 +1,7 @@
 // openai-agents for JavaScript: its runner loops over functions of its own, and asks for approvals. Prints JSON.
 import { Agent, hostedMcpTool, run, tool } from "@openai/agents";
 import { z } from "zod";
-import { FIVE, tell, user } from "./cases.mjs";
+import { FIVE, River, TWO_RIVERS, tell, toText, user } from "./cases.mjs";
 
 const tools = ["look", "seek"].map((name) =>
   tool({ name, description: name, parameters: z.object({}), execute: async () => `${name} seen` }),
@@ -61,5 +61,10 @@ tell({
     const helper = new Agent({ name: "helper", model, tools: [tools[0]] });
     return (await run(Agent.create({ name: "Assistant", model, handoffs: [helper] }), "transfer")).finalOutput;
   },
+  structured: async (model) => toText((await talk(assistant(model, { outputType: River }), TWO_RIVERS)).finalOutput),
+  // The connection is cut while perdure's tool runs, and the client tries again by itself.
+  cut: async (model) => (await talk(assistant(model), ["effect"])).finalOutput,
+  // The gateway stops while perdure's tool runs, and another one takes its place.
+  restart: async (model) => (await talk(assistant(model), ["effect"])).finalOutput,
   unknown_model: async (model) => (await talk(assistant(model), ["hello"])).finalOutput,
 });

@@ -1,6 +1,7 @@
 // OpenAI's own client: it keeps the conversation as a list, runs its functions and approves calls. Prints JSON.
 import OpenAI from "openai";
-import { FIVE, tell, user } from "./cases.mjs";
+import { zodTextFormat } from "openai/helpers/zod";
+import { FIVE, River, TWO_RIVERS, tell, toText, user } from "./cases.mjs";
 
 const client = new OpenAI();
 const parameters = { type: "object", properties: {} };
@@ -57,5 +58,19 @@ tell({
     await talk(model, FIVE.slice(0, 3), input);
     return talk(model, ["end"], [user("rewritten"), ...input.slice(1)]);
   },
+  async structured(model) {
+    const input = [];
+    let response;
+    for (const text of TWO_RIVERS) {
+      input.push(user(text));
+      response = await client.responses.parse({ model, input, text: { format: zodTextFormat(River, "river") } });
+      input.push(...response.output);
+    }
+    return toText(response.output_parsed);
+  },
+  // The connection is cut while perdure's tool runs, and the client tries again by itself.
+  cut: (model) => talk(model, ["effect"], []),
+  // The gateway stops while perdure's tool runs, and another one takes its place.
+  restart: (model) => talk(model, ["effect"], []),
   unknown_model: (model) => talk(model, ["hello"], []),
 });

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from cases import FIVE, tell, user
+from cases import FIVE, TWO_RIVERS, River, tell, user
 from openai import OpenAI
 
 TOOLS: Any = [
@@ -81,8 +81,29 @@ def rewritten(model: str) -> str:
     return talk(model, ["end"], [user("rewritten"), *items[1:]])
 
 
+def structured(model: str) -> str:
+    items: list[Any] = []
+    river = None
+    for text in TWO_RIVERS:
+        items.append(user(text))
+        response = client.responses.parse(model=model, input=items, text_format=River)
+        items += response.output
+        river = response.output_parsed
+    return str(river)
+
+
+def cut(model: str) -> str:
+    """The connection is cut while perdure's tool runs, and the client tries again by itself."""
+    return talk(model, ["effect"], [])
+
+
+def restart(model: str) -> str:
+    """The gateway stops while perdure's tool runs, and another one takes its place."""
+    return talk(model, ["effect"], [])
+
+
 def unknown_model(model: str) -> str:
     return talk(model, ["hello"], [])
 
 
-tell(chat, function, two_functions, approval, stream, edited, rewritten, unknown_model)
+tell(chat, function, two_functions, approval, stream, edited, rewritten, structured, cut, restart, unknown_model)

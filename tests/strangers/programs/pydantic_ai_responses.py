@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cases import FIVE, tell
-from pydantic_ai import Agent
+from cases import FIVE, TWO_RIVERS, River, tell
+from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
 
@@ -50,7 +50,7 @@ async def two_functions(model: str) -> str:
 
 
 async def approval(model: str) -> str:
-    """It has no form for an approval: it passes the request over, and asks the model again for an answer."""
+    """It passes a request for an approval over: the answer is the message that says what waits."""
     return await talk(assistant(model), ["pay"], [])
 
 
@@ -76,8 +76,41 @@ async def rewritten(model: str) -> str:
     return await talk(assistant(model), ["end"], [first, *messages[1:]])
 
 
+async def structured(model: str) -> str:
+    """The answer is the call of a function."""
+    return await talk(assistant(model, output_type=River), TWO_RIVERS, [])
+
+
+async def structured_native(model: str) -> str:
+    return await talk(assistant(model, output_type=NativeOutput(River)), TWO_RIVERS, [])
+
+
+async def cut(model: str) -> str:
+    """The connection is cut while perdure's tool runs, and the client tries again by itself."""
+    return await talk(assistant(model), ["effect"], [])
+
+
+async def restart(model: str) -> str:
+    """The gateway stops while perdure's tool runs, and another one takes its place."""
+    return await talk(assistant(model), ["effect"], [])
+
+
 async def unknown_model(model: str) -> str:
     return await talk(assistant(model), ["hello"], [])
 
 
-tell(chat, chat_with_ids, function, two_functions, approval, stream, edited, rewritten, unknown_model)
+tell(
+    chat,
+    chat_with_ids,
+    function,
+    two_functions,
+    approval,
+    stream,
+    edited,
+    rewritten,
+    structured,
+    structured_native,
+    cut,
+    restart,
+    unknown_model,
+)

@@ -34,7 +34,8 @@ def test_what_asks_for_nothing_is_nothing(idle: dict[str, Any]) -> None:
     ("form", "schema"), [(FORM, SCHEMA), ({"type": "json_object"}, ANY_OBJECT), ({"type": "text"}, None), (None, None)]
 )
 def test_the_form_of_the_answer_is_the_callers(form: Any, schema: Any) -> None:
-    assert read(text={"format": form}) == Settings(output_schema=schema)
+    echoed = {} if schema is None else {"text": {"format": form}}
+    assert read(text={"format": form}) == Settings(output_schema=schema, echoed=echoed)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_the_form_of_the_answer_is_the_callers(form: Any, schema: Any) -> None:
     ],
 )
 def test_the_choice_of_tools_is_the_callers(choice: Any, read_as: Any) -> None:
-    assert read(tool_choice=choice).tool_choice == read_as
+    assert read(tool_choice=choice) == Settings(tool_choice=read_as, echoed={"tool_choice": choice})
 
 
 TUNED: Any = {"temperature": 0, "top_p": 0.5, "reasoning": {"effort": "low"}}

@@ -22,9 +22,6 @@ SERVER = "perdure"
 APPROVAL = "mcpr_"
 """Prefix of the id of an approval request; the id of the call, as clients have it, is behind it."""
 
-LEFT_ALONE = "left_alone"
-"""Key in a response's metadata: the fields of its request that have changed nothing."""
-
 STATUSES: Mapping[StopReason, str] = {
     StopReason.FINISHED: "completed",
     StopReason.WAITING_FOR_INPUT: "completed",
@@ -138,15 +135,6 @@ def _describe_format(schema: Item | None) -> Item:
     if schema is None:
         return {"type": "text"}
     return {"type": "json_schema", "name": "answer", "schema": schema, "strict": None, "description": None}
-
-
-def tell_left_alone(response: Item, names: Sequence[str]) -> Item:
-    """The response with the names of the fields of its request that have changed nothing."""
-    if not names:
-        return response
-    metadata = response.get("metadata")
-    told = metadata if isinstance(metadata, dict) else {}
-    return {**response, "metadata": {**told, LEFT_ALONE: ", ".join(names)}}
 
 
 def _describe_failure(ending: Ending) -> Item:

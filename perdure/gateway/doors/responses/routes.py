@@ -33,9 +33,10 @@ from perdure.gateway.doors.responses.following import (
     read_turn,
     wait_for_end,
 )
-from perdure.gateway.doors.responses.objects import Item, describe_list, tell_left_alone
+from perdure.gateway.doors.responses.objects import Item, describe_list
 from perdure.gateway.doors.responses.places import PATHS, Place, ResponseId
 from perdure.gateway.doors.responses.requests import ResponseBody, read_request
+from perdure.gateway.doors.responses.settings import NO_SETTINGS, Settings
 from perdure.gateway.problems import Problem, ProblemCode, ProblemError, gateway_stops
 from perdure.gateway.sse import PING, Chunks, EventStream
 from perdure.gateway.starts import IdempotencyKey
@@ -48,6 +49,9 @@ EARLY = timedelta(seconds=1)
 
 CANCEL_SECONDS = 10
 """Longest time that a cancel waits for the end of the turn."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""Status of a request whose client has gone before the end: nginx's, for logs and metrics."""
 
 LAST_NUMBER = 2**53
 """Numbers that every client can hold are below."""
@@ -73,13 +77,13 @@ async def create_response(
     if missing:
         return await _ask_again(gateway, place, missing, stream=body.stream is True)
     if body.stream:
-        return await _stream(gateway, reader, place, left_alone=asked.settings.left_alone)
-    if not body.background:
-        await _wait(gateway, reader, request, place)
+        return await _stream(gateway, reader, place, settings=asked.settings)
+    if not body.background and await _wait(gateway, reader, request, place):
+        return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody; the job goes on, and a retry joins it
     response = await describe(gateway, place)
     if not body.background and response["status"] in _UNENDED:
         raise _unended(place)
-    return JSONResponse(tell_left_alone(response, asked.settings.left_alone))
+    return JSONResponse(asked.settings.told(response))
 
 
 async def _ask_again(gateway: Gateway, place: ResponseId, missing: Sequence[str], *, stream: bool) -> Response:
@@ -210,7 +214,7 @@ router.routes.extend(conversation_routes.router.routes)
 
 
 async def _stream(
-    gateway: Gateway, caller: Caller, place: ResponseId, after: int | None = None, left_alone: Sequence[str] = ()
+    gateway: Gateway, caller: Caller, place: ResponseId, after: int | None = None, settings: Settings = NO_SETTINGS
 ) -> Response:
     """The stream of a response.
 
@@ -225,7 +229,7 @@ async def _stream(
         ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feed = await stack.enter_async_context(gateway.hub.deltas.follow(place.session))
         at = None if after is None else Place.parse(after)
-        chunks = _encode(gateway, place, after, follow(gateway, place, at, feed), left_alone)
+        chunks = _encode(gateway, place, after, follow(gateway, place, at, feed), settings)
         return EventStream(chunks, place=str(after or 0), ends=ends, closing=stack.pop_all(), farewell=say_why)
 
 
@@ -242,7 +246,7 @@ async def _encode(
     place: ResponseId,
     after: int | None,
     following: AsyncGenerator[list[WireEvent], None],
-    left_alone: Sequence[str],
+    settings: Settings,
 ) -> Chunks:
     """The events as bytes; the first comes soon, also where no worker has opened the turn."""
     async with aclosing(following):
@@ -252,7 +256,7 @@ async def _encode(
             if after is None and not (await asyncio.wait({coming}, timeout=EARLY.total_seconds()))[0]:
                 is_early = True
                 early = await first_event(gateway, place)
-                yield encode_event(early, left_alone), str(early.number)
+                yield encode_event(early, settings), str(early.number)
             found = await coming
         finally:
             coming.cancel()
@@ -260,7 +264,7 @@ async def _encode(
         while found is not None:
             told = [event for event in found if not (is_early and event.body["type"] == "response.created")]
             at = str(told[-1].number) if told else at
-            yield b"".join(encode_event(event, left_alone) for event in told) or PING, at
+            yield b"".join(encode_event(event, settings) for event in told) or PING, at
             found = await anext(following, None)
 
 
@@ -274,27 +278,30 @@ def say_why(problem: ProblemError, place: str) -> bytes:
     return b"event: error\ndata: %s\n\n" % json.dumps(body).encode()
 
 
-def encode_event(event: WireEvent, left_alone: Sequence[str] = ()) -> bytes:
-    """The event as the stream has it; a response in it tells what was left alone of its request."""
+def encode_event(event: WireEvent, settings: Settings = NO_SETTINGS) -> bytes:
+    """The event as the stream has it; a response in it tells what became of the settings of its request."""
     body, response = event.body, event.body.get("response")
-    if left_alone and isinstance(response, dict):
-        body = {**body, "response": tell_left_alone(response, left_alone)}
+    if isinstance(response, dict):
+        body = {**body, "response": settings.told(response)}
     return b"event: %s\ndata: %s\n\n" % (str(body["type"]).encode(), json.dumps(body).encode())
 
 
 async def _wait(
     gateway: Gateway, caller: Caller, request: Request, place: ResponseId, seconds: float | None = None
-) -> None:
-    """Wait until the response has ended, its client has gone, or the gateway stops."""
+) -> bool:
+    """Wait until the response has ended, its client has gone, or the gateway stops; whether the client has gone."""
+    has_gone = asyncio.Event()
     with gateway.limits.stream(caller.tenant), gateway.hold(caller) as gone:
-        ends = (gateway.stopping.wait(), gone.wait(), _wait_until_gone(request))
+        ends = (gateway.stopping.wait(), gone.wait(), _wait_until_gone(request, has_gone))
         await wait_for_end(gateway, place, ends, seconds)
     gateway.check(caller)
+    return has_gone.is_set()
 
 
-async def _wait_until_gone(request: Request) -> None:
+async def _wait_until_gone(request: Request, has_gone: asyncio.Event) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    has_gone.set()
 
 
 _STATUSES: Mapping[int, int] = {422: 400}

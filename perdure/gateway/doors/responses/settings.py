@@ -18,9 +18,12 @@ from perdure.contracts.tool_choice import NamedTool, ToolChoice
 from perdure.contracts.values import JsonValue
 from perdure.contracts.wishes import OutputSchema
 from perdure.gateway.bodies import Json
-from perdure.gateway.doors.responses.objects import SERVER
+from perdure.gateway.doors.responses.objects import SERVER, Item
 
 Object = dict[str, Json]
+
+LEFT_ALONE = "left_alone"
+"""Key in a response's metadata: the fields of its request that have changed nothing."""
 
 ANY_OBJECT: Object = {"type": "object"}
 """Schema of the form ``json_object``."""
@@ -35,12 +38,22 @@ class Settings:
         tool_choice: What the model has to call.
         params: Parameters of the model's calls.
         left_alone: Names of the fields that change nothing, in the order of the alphabet.
+        echoed: Fields of the request that were applied, as they came: a turn keeps them in another form.
     """
 
     output_schema: Object | None = None
     tool_choice: ToolChoice | None = None
     params: Mapping[str, Json] = field(default_factory=dict[str, Json])
     left_alone: tuple[str, ...] = ()
+    echoed: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+    def told(self, response: Item) -> Item:
+        """A response to the request, with what became of its settings."""
+        if not self.left_alone:
+            return {**response, **self.echoed}
+        metadata = response.get("metadata")
+        known = metadata if isinstance(metadata, dict) else {}
+        return {**response, **self.echoed, "metadata": {**known, LEFT_ALONE: ", ".join(self.left_alone)}}
 
     @property
     def options(self) -> dict[str, object]:
@@ -50,6 +63,9 @@ class Settings:
             "tool_choice": self.tool_choice,
             "generate_params": dict(self.params) or None,
         }
+
+
+NO_SETTINGS = Settings()
 
 
 def read_settings(fields: Mapping[str, Json], *, tunes: bool) -> Settings:
@@ -66,10 +82,15 @@ def read_settings(fields: Mapping[str, Json], *, tunes: bool) -> Settings:
     params, left_alone = _read_params(fields, tunes=tunes)
     if fields.get("parallel_tool_calls") is False:
         params["parallel_tool_calls"] = False
+    schema, choice = _read_format(fields.get("text")), _read_choice(fields.get("tool_choice"))
+    echoed: Object = {} if choice is None else {"tool_choice": fields.get("tool_choice")}
+    if schema is not None:
+        echoed["text"] = {"format": _object(fields.get("text")).get("format")}
     return Settings(
-        output_schema=_read_format(fields.get("text")),
-        tool_choice=_read_choice(fields.get("tool_choice")),
+        output_schema=schema,
+        tool_choice=choice,
         params=params,
+        echoed=echoed,
         left_alone=tuple(sorted({*left_alone, *_find_idle(fields)})),
     )
 
