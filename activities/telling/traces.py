@@ -4,6 +4,8 @@ A span's id is derived from what it stands for. A model call has a span for each
 however many workers it takes. The turn's own span is emitted when the turn is committed, with its true start and end,
 and with it the spans of waits for people and, for a delegate, of the caller's call. No span holds a prompt, an argument
 or a result.
+
+Long, because a turn, its calls, tools and waits are told in one place.
 """
 
 import asyncio

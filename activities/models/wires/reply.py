@@ -1,4 +1,7 @@
-"""One whole answer as every wire gives it, and what the readers of all wires share."""
+"""One whole answer as every wire gives it, and what the readers of all wires share.
+
+Long, because what six wires have in common is written once.
+"""
 
 import json
 import re
