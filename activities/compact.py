@@ -26,14 +26,13 @@ from perdure.activities.models.cost_ceiling import NotAffordableError, ceiling
 from perdure.activities.models.facts import context_window
 from perdure.activities.models.failures import facts_of
 from perdure.activities.models.model_call import Answer, EmptyAnswerError
-from perdure.activities.models.record_answer import CONTENT_CHARACTERS
 from perdure.activities.models.step_log import StepLog, event_of, own_key
 from perdure.activities.parts import ActivityParts
 from perdure.activities.store_access import store_failures, write_answer
 from perdure.contracts.agents import AgentDefinition, is_destination
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.events import CompactionEvent, GenerationError
+from perdure.contracts.events import CONTENT_CHARACTERS, CompactionEvent, GenerationError
 from perdure.contracts.generations import CUT_OFF, Compact, Compacted
 from perdure.contracts.messages import Message, UserMessage
 from perdure.contracts.names import Activity

@@ -32,7 +32,6 @@ from perdure.activities.models.conversations import Conversations
 from perdure.activities.models.cost_ceiling import Counted, NotAffordableError, ceiling, text_only, with_choice
 from perdure.activities.models.model_call import Answer, PromptAssemblyError, guard_assembly, system_prompt
 from perdure.activities.models.record_answer import (
-    CONTENT_CHARACTERS,
     OutputCheck,
     answer_in,
     check_output,
@@ -52,7 +51,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.conditions import GenerationCount, walk_conditions
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
-from perdure.contracts.events import GenerationContent, GenerationRetry, GenerationStep
+from perdure.contracts.events import CONTENT_CHARACTERS, GenerationContent, GenerationRetry, GenerationStep
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, UserMessage
 from perdure.contracts.names import Activity

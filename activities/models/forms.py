@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.agents import OUTPUT_SCHEMA, AgentDefinition
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.values import to_json_line
 from perdure.llm.failures import FailureFacts, classify
 
 logger = logging.getLogger("perdure.worker")
@@ -146,6 +147,9 @@ _CEILING = re.compile(r"max(imum)?[_ ]?((output|completion|new)[_ ]?)?tokens", r
 _NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?![\w-])")
 _EXCLUDED = re.compile(r"\bexclusive\b|\b(lower|smaller|less) than \W?\d", re.IGNORECASE)
 
+MOST_WISHES = 1_000
+"""Wishes of requests whose refusals a worker remembers."""
+
 _SHORTEST = 256
 """Least number in a refusal that is taken as the longest answer of a model, in tokens."""
 
@@ -160,12 +164,10 @@ class Learnt:
     Attributes:
         forms: The forms that it wants.
         longest: Longest answer in tokens that it takes; None if it has refused none.
-        refused: Parameters that it does not take from a request.
     """
 
     forms: frozenset[Form] = frozenset()
     longest: int | None = None
-    refused: frozenset[str] = frozenset()
 
     def fitted(self, most: int) -> int:
         """The bound of an answer, in tokens, as the model takes it."""
@@ -177,6 +179,7 @@ class Forms:
 
     def __init__(self) -> None:
         self._learnt: dict[tuple[str, str], Learnt] = {}
+        self._refused: dict[tuple[str, ...], frozenset[str]] = {}
 
     def of(self, definition: AgentDefinition) -> Learnt:
         """The forms that the agent's model has asked for."""
@@ -197,6 +200,8 @@ class Forms:
             return False
         before = self.of(definition)
         asked = {form for form, pattern in _PATTERNS if pattern.search(facts.text)}
+        if Form.SCHEMA_IN_PROMPT in asked & added and OUTPUT_SCHEMA in definition.wished:
+            return self._learn_wish(definition, facts)  # it may be this schema alone that is refused
         new = next((form for form in Form if form in (asked & added) - before.forms), None)
         if new is not None:
             self._keep(definition, replace(before, forms=before.forms | {new}), new.value)
@@ -205,11 +210,23 @@ class Forms:
         if longest is not None:
             self._keep(definition, replace(before, longest=longest), f"for answers of at most {longest:,} tokens")
             return True
-        wished = [name for name in definition.generate_params if name in definition.wished]
-        wish = next((name for name in wished if name not in before.refused and _names(facts, name)), None)
-        if wish is not None:
-            self._keep(definition, replace(before, refused=before.refused | {wish}), f"without the {wish} of requests")
-        return wish is not None
+        return self._learn_wish(definition, facts)
+
+    def refused(self, definition: AgentDefinition) -> frozenset[str]:
+        """The wishes of a request that the agent's model has refused, of those that ask for the same values."""
+        return self._refused.get(_key_of(definition), frozenset()) if definition.wished else frozenset()
+
+    def _learn_wish(self, definition: AgentDefinition, facts: FailureFacts) -> bool:
+        """Remember a refusal of a wish: for these values alone, since another caller's may be taken."""
+        before = self.refused(definition)
+        wish = next((name for name in definition.wishes if name not in before and _names(facts, name)), None)
+        if wish is None:
+            return False
+        logger.warning("%s has refused the %s of a request, and is called without it", definition.model, wish)
+        if len(self._refused) >= MOST_WISHES:
+            self._refused.clear()
+        self._refused[_key_of(definition)] = before | {wish}
+        return True
 
     def _keep(self, definition: AgentDefinition, learnt: Learnt, told: str) -> None:
         logger.warning("%s has refused a call, and is called %s from now on", definition.model, told)
@@ -218,6 +235,7 @@ class Forms:
     def clear(self) -> None:
         """Forget every model."""
         self._learnt.clear()
+        self._refused.clear()
 
 
 def longest_in(facts: FailureFacts, sent: int) -> int | None:
@@ -230,6 +248,7 @@ def longest_in(facts: FailureFacts, sent: int) -> int | None:
 
 
 _WISHES: Mapping[str, str] = {
+    OUTPUT_SCHEMA: "|".join(asks.match for asks in WORDS if asks.form is Form.SCHEMA_IN_PROMPT),
     "max_completion_tokens": r"max_?(completion_|output_|new_)?tokens",
     "max_tokens": r"max_?(completion_|output_|new_)?tokens",
     "parallel_tool_calls": r"parallel_?tool_?(calls|use)",
@@ -251,6 +270,12 @@ def refuses_streams(facts: FailureFacts) -> bool:
 
 
 FORMS = Forms()
+
+
+def _key_of(definition: AgentDefinition) -> tuple[str, ...]:
+    """What a refusal of a wish depends on: the model, its address, what is wished, and whether the model thinks."""
+    thinks = [definition.generate_params.get(name) for name in ("reasoning_effort", "thinking")]
+    return (*destination_of(definition), to_json_line([definition.wishes, thinks]))
 
 
 def destination_of(definition: AgentDefinition) -> tuple[str, str]:

@@ -43,7 +43,7 @@ from perdure.activities.models.provider_replies import (
 from perdure.activities.models.reasoning import reasoning_of
 from perdure.activities.models.wires import CHAT, MESSAGES, chat
 from perdure.activities.models.wires.reply import LONGEST_WHY, Answered, Shown, Source
-from perdure.contracts.agents import AgentDefinition, ToolMode, fill_call_variables
+from perdure.contracts.agents import OUTPUT_SCHEMA, AgentDefinition, ToolMode, fill_call_variables
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.generations import CUT_OFF
@@ -183,7 +183,7 @@ def _enforced(definition: AgentDefinition) -> tuple[JsonValue, bool] | None:
     schema, known = definition.output_schema, facts_about(definition.model)
     if schema is None or schema.get("type") != "object":  # OpenAI takes objects only
         return None
-    if Form.SCHEMA_IN_PROMPT in FORMS.of(definition).forms:
+    if Form.SCHEMA_IN_PROMPT in FORMS.of(definition).forms or OUTPUT_SCHEMA in FORMS.refused(definition):
         return None
     if definition.tools and mode_of(definition) != "api":  # a call in text would not fit the schema
         return None
@@ -380,7 +380,7 @@ def _arguments(
         **_response_format(definition),
     }
     environment = os.environ if stand_in.get() is None else defaultdict(lambda: "stand-in", os.environ)
-    left_out = FORMS.of(definition).refused | (OF_TOOLS if not declared else frozenset[str]())
+    left_out = FORMS.refused(definition) | (OF_TOOLS if not declared else frozenset[str]())
     params = definition.without_wishes(left_out).generate_params
     given = fill_call_variables(without_prices(params), environment)
     twice = sorted(own.keys() & given.keys())

@@ -13,6 +13,7 @@ from perdure.contracts.agents import OUTPUT_SCHEMA, AgentDefinition
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import (
+    CONTENT_CHARACTERS,
     GenerationContent,
     GenerationEnd,
     GenerationError,
@@ -26,6 +27,7 @@ from perdure.contracts.events import (
 from perdure.contracts.generations import CUT_OFF, Generate, Generation
 from perdure.contracts.messages import AssistantMessage, Message, ToolCall, UserMessage
 from perdure.contracts.tools import MaskedCall, PlannedCall
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS
 from perdure.contracts.values import JsonValue, json_object, replace, replace_surrogates
 from perdure.engine import calls, delegates
 from perdure.llm.structured_output import AnswerError, check_answer, value_in
@@ -43,9 +45,6 @@ PREVIEW_CHARACTERS = 1_000
 
 ARGUMENTS_CHARACTERS = 400
 """Longest arguments of a call in the history and in events."""
-
-CONTENT_CHARACTERS = 30_000
-"""Longest text of an answer in an event."""
 
 BROKEN_CHARACTERS = 30_000
 """Longest arguments that are not JSON in the conversation. The call's error tells the model what is wrong with them."""
@@ -95,7 +94,7 @@ def step_of(
         name = _name(call.name, definition, secrets)
         tool = definition.tool(name)
         shown, masked = to_shown_arguments(call.arguments, tool.masked if tool else (), secrets)
-        rejected = None if tool else _unknown(name, definition)
+        rejected = _unknown(name, definition) if tool is None else _unwished(request, definition, name, planned)
         plan = PlannedCall(call_id=call_id, tool=name, arguments=shown[:ARGUMENTS_CHARACTERS], rejected=rejected)
         if tool is not None:
             # The schema of a stranger: of a server, or of a caller.
@@ -180,6 +179,9 @@ def check_output(
 def _value_of(text: str, schema: dict[str, JsonValue], check: OutputCheck | None, *, is_foreign: bool) -> JsonValue:
     """The value of an answer. A foreign schema that cannot be checked leaves it as it is: the caller may check it."""
     if is_foreign:
+        if len(text) > MAX_OUTPUT_CHARACTERS:
+            why = f"it has {len(text):,} characters, the limit is {MAX_OUTPUT_CHARACTERS:,}; write a shorter one"
+            raise AnswerError(ReasonCode.LLM_SCHEMA_VIOLATION, why)
         value = value_in(text)
         try:
             problem = schema_checks.problem(schema, value)
@@ -216,6 +218,19 @@ def to_shown_arguments(arguments: str, names: Collection[str], secrets: Collecti
     if masked == parsed:
         return arguments, False
     return replace_surrogates(json.dumps(masked, ensure_ascii=False)), True
+
+
+def _unwished(
+    request: Generate, definition: AgentDefinition, name: str, before: Collection[PlannedCall]
+) -> ErrorDetail | None:
+    """Why the turn's request does not allow a call, whatever its provider has made of that."""
+    if request.tool_choice == "none":
+        why = "the request allows no call of a tool; answer with text"
+    elif definition.wishes.get("parallel_tool_calls") is False and any(call.rejected is None for call in before):
+        why = "the request allows one call at a time; make this one again behind the result of the first"
+    else:
+        return None
+    return ErrorDetail(code=ReasonCode.TOOL_DENIED, title=name, message=f"{name} did not run: {why}")
 
 
 def _unknown(name: str, definition: AgentDefinition) -> ErrorDetail:

@@ -399,7 +399,8 @@ class Agent(Value):
         fields = {
             name: getattr(self, name)
             for name in AgentDefinition.model_fields
-            if name not in {"tools", "hooks", "instructions", "instructions_from", "inline", "recording", "wished"}
+            if name
+            not in {"tools", "hooks", "instructions", "instructions_from", "inline", "recording", "wished", "unwished"}
         }
         if isinstance(self.instructions, str):
             fields["instructions"] = self.instructions

@@ -335,8 +335,10 @@ class AgentDefinition(Value):
         instructions_from: Function that makes the instructions when a turn opens; the text is then frozen.
         inline: For an agent that came in a start request: the object of the request.
         wished: Names of those ``generate_params`` that the turn's request has set, and no author; also of its schema.
+        unwished: The author's values of such parameters.
         stream: Left out of the text that is hashed at its default, as are ``stream_thinking``, ``idle_timeout``,
-            ``stream_idle_timeout``, ``retention``, ``max_running`` and ``wished``: older definitions keep their names.
+            ``stream_idle_timeout``, ``retention``, ``max_running`` and the last two: older definitions keep their
+            names.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -380,6 +382,7 @@ class AgentDefinition(Value):
     inline: dict[str, JsonValue] | None = None
     recording: str = ""
     wished: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
+    unwished: dict[str, JsonValue] = Field(default={}, exclude_if=operator.not_)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
@@ -463,6 +466,7 @@ class AgentDefinition(Value):
             self,
             generate_params={**self.generate_params, **params},
             fallback_models=fallbacks,
+            unwished={name: value for name, value in self.generate_params.items() if name in params} | self.unwished,
             wished=tuple(sorted({*self.wished, *params})),
         )
 
@@ -480,13 +484,19 @@ class AgentDefinition(Value):
         return replace(self, output_schema=schema, output_corrections=corrections, wished=wished)
 
     def without_wishes(self, names: AbstractSet[str]) -> "AgentDefinition":
-        """The definition without those parameters of a request."""
+        """The definition without those parameters of a request, and with the author's in their places."""
         left_out = names & {*self.wished}
         if not left_out:
             return self
-        return replace(
-            self, generate_params={name: value for name, value in self.generate_params.items() if name not in left_out}
-        )
+        kept = {name: value for name, value in self.generate_params.items() if name not in left_out}
+        own = {name: value for name, value in self.unwished.items() if name in left_out}
+        return replace(self, generate_params={**kept, **own})
+
+    @property
+    def wishes(self) -> dict[str, JsonValue]:
+        """What the turn's request has asked of its answers, by the names of parameters; and its schema."""
+        asked = {name: value for name, value in self.generate_params.items() if name in self.wished}
+        return {**asked, OUTPUT_SCHEMA: self.output_schema} if OUTPUT_SCHEMA in self.wished else asked
 
     def _parameters_of(self, model: str) -> dict[str, JsonValue]:
         """The agent's parameters for the model: those of its own provider are for no other one."""

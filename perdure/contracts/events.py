@@ -174,6 +174,10 @@ class GenerationRetry(RetryDetails):
     cost_usd: Decimal = Decimal(0)
 
 
+CONTENT_CHARACTERS = 30_000
+"""Characters of an answer that its event has: the beginning of a longer one."""
+
+
 class GenerationContent(Value):
     """The model's answer, before its tools run."""
 

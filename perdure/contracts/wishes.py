@@ -4,7 +4,7 @@ They are for one turn, and stand above what the agent says. A parameter that the
 whoever asks for it need not know which model the agent has.
 """
 
-from typing import Annotated
+from typing import Annotated, cast
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import to_json
@@ -16,6 +16,10 @@ from perdure.contracts.values import JsonValue, Schema, Value
 MAX_WISH_BYTES = 64 * 1024
 """Largest schema of a request, and most parameters, as JSON in UTF-8; they travel in Temporal payloads."""
 
+
+_NUMBERS = frozenset({"frequency_penalty", "presence_penalty", "temperature", "top_k", "top_p"})
+
+_BOUNDS = frozenset({"max_completion_tokens", "max_tokens"})
 
 OF_REQUESTS = PARAMETERS - {"tool_choice"}
 """Parameters of model calls that a request may set beside its ``tool_choice``."""
@@ -34,6 +38,14 @@ def _are_known(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
         instead = "; tool_choice is a field of its own" if "tool_choice" in odd else ""
         msg = f"{', '.join(odd)}: a request may set {', '.join(sorted(OF_REQUESTS))}{instead}"
         raise ValueError(msg)
+    for name, value in params.items():
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if name in _NUMBERS and not (is_whole or isinstance(value, float)):
+            msg = f"{name} is a number"
+            raise ValueError(msg)
+        if name in _BOUNDS and not (is_whole and cast("int", value) > 0):
+            msg = f"{name} is a whole number from 1"
+            raise ValueError(msg)
     check_params(params)
     return params
 

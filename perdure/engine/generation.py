@@ -17,6 +17,10 @@ GROWTH_BEFORE_COMPACTION = 1.1
 """After a compaction, or a failed one, the next is due only when the context has grown by 10 %."""
 
 
+MOST_REMINDERS = 2
+"""Times that a model which answers in words is told to make the call that its request wants."""
+
+
 @dataclass(frozen=True)
 class Failed:
     """An activity that failed for good, and what its tries have cost."""
@@ -38,7 +42,7 @@ def generate(state: TurnState, mail: Mailbox) -> Generate:
         call_ids=state.calls.ids,
         failed=state.calls.outcomes,
         steered=mail.steered,
-        said=state.hooks.said,
+        said=(*state.hooks.said, *_reminder(state)),
         failures=state.failures_in_row,
         corrections=state.corrections,
         compacted=state.policy.compaction is None or _is_compacted(state),
@@ -48,6 +52,15 @@ def generate(state: TurnState, mail: Mailbox) -> Generate:
         tool_choice=state.tool_choice,
         cost_left=limits.cost_left(state.policy.budgets, state.taken),
     )
+
+
+def _reminder(state: TurnState) -> tuple[str, ...]:
+    """The call that the request wants, for a model that has just answered in words instead."""
+    choice = state.tool_choice
+    if not state.reminders or choice in {None, "none"} or state.calls.ids:
+        return ()
+    what = f"the tool {choice.name}" if isinstance(choice, NamedTool) else "a tool"
+    return (f"Answer with a call of {what}, and with no text: that is what this request asks for.",)
 
 
 def _is_compacted(state: TurnState) -> bool:
@@ -140,6 +153,8 @@ def _ended_by_text(state: TurnState, answer: Generation) -> TurnState:
     if answer.rejected is not None:
         used_up = state.corrections > state.policy.output_corrections
         return with_failure(state, Failed(answer.rejected)) if used_up else state
+    if state.tool_choice not in {None, "none"} and state.policy.tools and state.reminders < MOST_REMINDERS:
+        return replace(state, reminders=state.reminders + 1)
     has_criterion = state.policy.finish_tool is not None or state.policy.stop_conditions
     reason = StopReason.STALLED if has_criterion and not state.completing else StopReason.FINISHED
     return replace(state, ending=Ending(stop_reason=reason))

@@ -352,6 +352,7 @@ class TurnState:
         tool_turns: Answers with calls.
         corrections: Answers that did not fit the output schema.
         tool_choice: What the model has to call, as the request wishes, until it has.
+        reminders: Times that the model was told to make that call.
         completing: Whether the model said that the work is done, and only has to write the text of the result.
         fallback: Number of models that failed for good; ``policy`` names the one at work.
         waited: Time spent waiting for people. The time budget leaves it out.
@@ -378,6 +379,7 @@ class TurnState:
     tool_turns: int = 0
     corrections: int = 0
     tool_choice: ToolChoice | None = None
+    reminders: int = 0
     completing: bool = False
     fallback: int = 0
     waited: timedelta = timedelta(0)

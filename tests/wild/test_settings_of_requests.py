@@ -233,3 +233,49 @@ async def test_the_doors_of_perdures_own_take_the_same(house: House) -> None:
         assert [request.tool_choice for request in brain.requests] == [named, None]
         wrong = await door.http.post("/v1/sessions", json={**body, "output_schema": {"type": 7}})
         assert (wrong.status_code, "output_schema" in wrong.text) == (422, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ran"),
+    [({"tool_choice": "none"}, 0), ({"parallel_tool_calls": False}, 1)],
+    ids=["no call", "one call at a time"],
+)
+async def test_calls_that_a_request_does_not_want_do_not_run(house: House, settings: Any, ran: int) -> None:
+    """Whatever the provider makes of it: the model is told, and answers."""
+    brain = Provider(call(("lookup", {}), ("lookup", {})), say("Done."))
+    async with opened(house, brain) as (client, _):
+        response = await client.responses.create(model="tester", input="which?", **settings)
+        calls = [item.status for item in response.output if item.type == "mcp_call"]
+        assert (calls.count("completed"), calls.count("failed"), response.output_text) == (ran, 2 - ran, "Done.")
+
+
+async def test_a_choice_or_parameters_beside_a_reply_cost_the_turn_nothing(house: House) -> None:
+    brain = Provider(call(("look", {})), say("Done."))
+    choice: Any = {"type": "function", "name": "nothing"}
+    async with opened(house, brain) as (client, _):
+        first = await client.responses.create(model="tester", input="which?", tools=[function("look")])
+        with pytest.raises(openai.BadRequestError, match="tool_choice: the turn that waits has no tool 'nothing'"):
+            await _give(client, first, tool_choice=choice)
+        done = await _give(client, first, temperature=0.3, parallel_tool_calls=False)
+        assert (done.output_text, brain.requests[-1].temperature) == ("Done.", None)
+        assert (done.metadata or {})["left_alone"] == "parallel_tool_calls, temperature"
+        given_back = await client.responses.create(model="tester", input="more", metadata=done.metadata)
+        assert "left_alone" not in (given_back.metadata or {})
+
+
+async def test_json_that_is_too_long_to_be_whole_is_refused(house: House) -> None:
+    """It would end in the middle: clients could not read it."""
+    long = json.dumps({"name": "x" * 100_000, "length": 1})
+    async with opened(house, Provider(say(long))) as (client, _):
+        response = await client.responses.create(model="tester", input="which?", text={"format": FORM})
+        assert response.error is not None
+        assert (response.status, "the limit is 100,000" in response.error.message) == ("failed", True)
+
+
+async def test_an_answer_of_any_length_is_one_message(house: House) -> None:
+    text = "word " * 7_000
+    async with opened(house, Provider(say(text))) as (client, _):
+        response = await client.responses.create(model="tester", input="which?")
+        assert (len(response.output), response.output_text) == (1, text)
+        stream = await client.responses.create(model="tester", input="which?", stream=True)
+        assert "".join([event.delta async for event in stream if event.type == "response.output_text.delta"]) == text

@@ -321,6 +321,31 @@ async def test_what_a_request_wishes_is_left_out_where_it_is_refused(
     assert all("u" in json.dumps(body.get("user", body.get("metadata"))) for body in bodies)
 
 
+async def test_a_refused_wish_is_nobody_elses() -> None:
+    """One caller's value is refused; another's is sent, and an author's stands where a request's was left out."""
+
+    def judge(body: Mapping[str, Any]) -> str:
+        return "temperature: must be between 0 and 2" if body.get("temperature", 0) > 2 else ""
+
+    mine = agent("openai/mine", temperature=0.7)
+    with provider(judge) as bodies:
+        for wished in (0.5, 2.5, 0.5, 2.5):
+            await complete(mine.with_wishes({"temperature": wished}), MESSAGES)
+        await complete(mine, MESSAGES)
+    assert [body["temperature"] for body in bodies] == [0.5, 2.5, 0.7, 0.5, 0.7, 0.7]
+
+
+async def test_a_refused_schema_of_a_request_is_nobody_elses() -> None:
+    def judge(body: Mapping[str, Any]) -> str:
+        return "Invalid schema for response_format 'answer'" if "odd" in json.dumps(body.get("response_format")) else ""
+
+    odd: dict[str, Any] = {"type": "object", "properties": {"odd": {"type": "string"}}}
+    with provider(judge) as bodies:
+        for schema in (odd, ANSWER, odd):
+            await complete(agent("openai/gpt-4o").with_output(schema), MESSAGES)
+    assert ["response_format" in body for body in bodies] == [True, False, True, False]
+
+
 async def test_every_form_is_refused_no_more_than_once() -> None:
     with provider(lambda _: " ".join(asks.example for asks in WORDS)) as bodies, pytest.raises(Exception, match="call"):
         await complete(agent("anthropic/claude-sonnet-4-5", reasoning_effort="low"), MESSAGES, most_tokens=10)

@@ -10,6 +10,7 @@ from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.input_requests import ResultRequest
 from perdure.contracts.tool_choice import NamedTool, ToolChoice
 from perdure.contracts.tools import ToolPolicy
+from perdure.contracts.turns import StopReason
 from perdure.engine import generation, input_requests
 from perdure.engine.state import Mailbox
 from tests.unit.engine.test_people import Turn, planned, state
@@ -65,3 +66,20 @@ def test_only_a_choice_gives_a_call_another_key() -> None:
     chosen = plain.model_copy(update={"tool_choice": "required"})
     assert "tool_choice" not in plain.model_dump_json()
     assert plain.step_id() != chosen.step_id()
+
+
+def test_a_model_that_answers_in_words_is_told_twice_to_make_the_call() -> None:
+    now, told = replace(state(**OF_CALLER), tool_choice=LOOK), list[tuple[str, ...]]()
+    for number in range(4):
+        told.append(generation.generate(now, Mailbox()).said)
+        now = generation.with_answer(now, Generation(tip=f"t{number}", preview="words"))
+        if now.ending is not None:
+            break
+    assert [len(said) for said in told] == [0, 1, 1]
+    assert "a call of the tool caller" in told[1][0]
+    assert now.stop_reason is StopReason.FINISHED
+
+
+def test_a_choice_without_any_tool_asks_for_nothing() -> None:
+    behind = generation.with_answer(replace(state(), tool_choice="required"), Generation(tip="t1", preview="words"))
+    assert behind.stop_reason is StopReason.FINISHED

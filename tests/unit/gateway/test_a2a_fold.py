@@ -8,7 +8,15 @@ import pytest
 
 from perdure.contracts.a2a import TaskId, TaskState
 from perdure.contracts.deltas import Delta
-from perdure.contracts.events import Envelope, GenerationRetry, ToolEnd
+from perdure.contracts.events import (
+    CONTENT_CHARACTERS,
+    AgentEnd,
+    Envelope,
+    GenerationContent,
+    GenerationRetry,
+    ToolEnd,
+)
+from perdure.contracts.values import replace
 from perdure.gateway.doors.a2a.events import TaskFold, fold_task, is_last
 from perdure.gateway.doors.a2a.objects import Object
 from tests.unit.gateway.a2a_rules import judge, judge_update, shown
@@ -223,3 +231,20 @@ def test_an_id_is_read_back_and_no_other_text_is_one() -> None:
     assert TaskId.parse(str(task)) == task
     for text in ("", "x", "task_1", f"{task}=", f"{task}A", "MC54", "é", "resp_MS4xLnM", "A" * 5_000):
         assert TaskId.parse(text) is None, text
+
+
+def test_a_long_answer_is_one_artifact_and_whole() -> None:
+    """Its event has the beginning only; the end of the turn has the rest."""
+    beginning = "x" * CONTENT_CHARACTERS
+    log = [
+        replace(line, event=replace(line.event, content=beginning))
+        if isinstance(line.event, GenerationContent)
+        else replace(line, event=replace(line.event, output=f"{beginning} and more"))
+        if isinstance(line.event, AgentEnd)
+        else line
+        for line in recorded("text")
+    ]
+    whole: Any = folded(log).describe()
+    (artifact,) = whole["artifacts"]
+    assert [part["text"] for part in artifact["parts"]] == [f"{beginning} and more"]
+    assert shown([{"task": whole}])["artifacts"] == shown(read(TaskFold(task_in(log), "m-1"), log))["artifacts"]

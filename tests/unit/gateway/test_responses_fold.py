@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.contracts.deltas import Delta
-from perdure.contracts.events import AgentEnd, AgentStart, Envelope
+from perdure.contracts.events import CONTENT_CHARACTERS, AgentEnd, AgentStart, Envelope, GenerationContent
 from perdure.contracts.values import replace
 from perdure.gateway.doors.responses.events import TurnFold, WireEvent, fold_turn
 from perdure.gateway.doors.responses.objects import texts_of
@@ -18,7 +18,7 @@ from tests.unit.gateway.openai_types import judge_event, judge_response
 pytestmark = pytest.mark.judged("OpenAI Responses", "openai")
 
 TURNS = Path(__file__).parent / "turns"
-NAMES = [*sorted(path.stem for path in TURNS.glob("*.jsonl")), "text as JSON", "tools as JSON"]
+NAMES = [*sorted(path.stem for path in TURNS.glob("*.jsonl")), "text as JSON", "tools as JSON", "text at length"]
 
 
 def bodies(events: Iterable[WireEvent], kind: str) -> list[dict[str, Any]]:
@@ -27,10 +27,10 @@ def bodies(events: Iterable[WireEvent], kind: str) -> list[dict[str, Any]]:
 
 
 def recorded(name: str) -> list[Envelope]:
-    plain = name.removesuffix(" as JSON")
+    plain, change = name.partition(" ")[0], {"as JSON": _as_json, "at length": _at_length}.get(name.partition(" ")[2])
     lines = (TURNS / f"{plain}.jsonl").read_text(encoding="utf-8").splitlines()
     log = [Envelope.from_json(line) for line in lines]
-    return log if plain == name else [_as_json(envelope) for envelope in log]
+    return log if change is None else [change(envelope) for envelope in log]
 
 
 def _as_json(envelope: Envelope) -> Envelope:
@@ -71,6 +71,31 @@ def shown(events: Iterable[WireEvent]) -> list[dict[str, Any]]:
             case "response.output_item.done":
                 items[index] = {**body["item"], "text": items.get(index, {}).get("text", "")}
     return [items[index] for index in sorted(items)]
+
+
+LONG = "x" * CONTENT_CHARACTERS
+
+
+def _at_length(envelope: Envelope) -> Envelope:
+    """The same with an answer of which its event has only the beginning."""
+    event = envelope.event
+    if isinstance(event, GenerationContent):
+        event = replace(event, content=LONG)
+    elif isinstance(event, AgentEnd):
+        event = replace(event, output=f"{LONG} and more")
+    return replace(envelope, event=event)
+
+
+def test_a_long_answer_is_one_message_and_whole() -> None:
+    """Seen: two messages, of which the second had all of the first again, or, with pieces, the text three times."""
+    log, whole = recorded("text at length"), f"{LONG} and more"
+    place = next(at for at, line in enumerate(log) if isinstance(line.event, GenerationContent))
+    fields: dict[str, Any] = {"session": log[0].session, "turn": 1, "step": log[place].step, "attempt": 1, "n": 0}
+    piece = Delta(**fields, offset=0, text=f"{LONG} an")
+    logs: list[list[Envelope | Delta]] = [[*log], [*log[:place], piece, *log[place:]]]
+    for taken in logs:
+        (message,) = shown(folded(taken))
+        assert message["content"][0]["text"] == message["text"] == whole
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -45,7 +45,6 @@ def test_the_form_of_the_answer_is_the_callers(form: Any, schema: Any) -> None:
         ("none", "none"),
         ({"type": "function", "name": "look"}, NamedTool(name="look")),
         ({"type": "mcp", "server_label": "perdure", "name": "effect"}, NamedTool(name="effect")),
-        ({"type": "mcp", "server_label": "perdure"}, "required"),
     ],
 )
 def test_the_choice_of_tools_is_the_callers(choice: Any, read_as: Any) -> None:
@@ -98,6 +97,15 @@ def test_what_changes_nothing_is_told(field: str, value: Any, *, tunes: bool) ->
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": {"type": "function"}}, "tool_choice"),
         ({"tool_choice": {"type": "mcp", "server_label": "other"}}, "tool_choice"),
+        ({"tool_choice": {"type": "mcp", "server_label": "perdure"}}, "tool_choice"),
+        ({"temperature": 2.5}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"reasoning": {"effort": "enormous"}}, "reasoning.effort"),
+        ({"reasoning": "high"}, "reasoning"),
+        ({"text": "json"}, "text"),
+        ({"parallel_tool_calls": "false"}, "parallel_tool_calls"),
+        ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format"),
+        ({"text": {"format": {**FORM, "foo": 1}}}, "text.format"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"tool_choice": 7}, "tool_choice"),
         ({"top_logprobs": 3}, "top_logprobs"),

@@ -15,6 +15,7 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import AnyEvent, Envelope
 from perdure.contracts.input_requests import DecidedRequest, InputRequest
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, StopReason
+from perdure.contracts.values import replace
 from perdure.gateway.doors.a2a.objects import (
     Object,
     artifact_update,
@@ -84,6 +85,7 @@ class TaskFold:
         self._answer: _Answer | None = None
         self._live = LiveAnswer()
         self._text = ""
+        self._beginning: tuple[log.GenerationContent, int] | None = None
         self._out: list[Object] = []
 
     @property
@@ -164,14 +166,16 @@ class TaskFold:
                 parts = [text_part(event.content), *file_parts(self.task.session, event.parts)]
                 self._history.append(message_of(self.task, envelope.seq, "USER", parts))
             case log.GenerationStart():
+                self._store_beginning()
                 if self._answer is None or self._answer.step != envelope.step:
                     self._drop_answer()
                     self._answer, self._live = _Answer(envelope.step), LiveAnswer()
             case log.GenerationRetry() if not event.compaction:
                 self._give_up()
             case log.GenerationContent():
-                self._store_answer(event, envelope.step)
+                self._take_answer(event, envelope.step)
             case log.GenerationError():
+                self._beginning = None
                 self._drop_answer()
             case log.ToolStart():
                 self._tell_call("tool_start", event, {"arguments": event.arguments})
@@ -217,6 +221,7 @@ class TaskFold:
             self._history[place] = {**self._history[place], "parts": [said, text_part(event.result)]}
 
     def _end_turn(self, event: log.AgentEnd, at: datetime) -> None:
+        self._store_beginning(event.output)
         self._drop_answer()
         self._metadata = {"stopReason": event.stop_reason.value, "steps": event.steps}
         if event.reason_code:
@@ -249,6 +254,20 @@ class TaskFold:
         self._enter(state, at, message)
 
     # Answers
+
+    def _take_answer(self, event: log.GenerationContent, step: int) -> None:
+        if len(event.content) >= log.CONTENT_CHARACTERS and not event.tool_calls:
+            self._beginning = event, step  # the end of the turn has more of it
+        else:
+            self._store_answer(event, step)
+
+    def _store_beginning(self, output: str = "") -> None:
+        """Store a long answer, of which its event has only the beginning, with as much as is known."""
+        if self._beginning is None:
+            return
+        (event, step), self._beginning = self._beginning, None
+        content = output if output.startswith(event.content) else event.content
+        self._store_answer(replace(event, content=content), step)
 
     def _store_answer(self, event: log.GenerationContent, step: int) -> None:
         answer, self._text = self._answer or _Answer(step), event.content

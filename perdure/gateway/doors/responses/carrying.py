@@ -14,6 +14,7 @@ from perdure.client.asks import Ask, Fork, Send, Start
 from perdure.client.requests import Content, SendOptions
 from perdure.client.sessions import describe_missing_session
 from perdure.contracts.input_requests import Need
+from perdure.contracts.tool_choice import NamedTool
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, act_for, missing_as, own_session
 from perdure.gateway.callers import Caller
@@ -61,10 +62,12 @@ class Carried:
     Attributes:
         place: The response that came of it.
         missing: Calls that this response, which has ended, still waits for, since not all were replied to.
+        applies: Whether the turn has the settings of the request, and not its own ones.
     """
 
     place: ResponseId
     missing: Sequence[str] = ()
+    applies: bool = True
 
 
 class Carrier(Speaker):
@@ -180,7 +183,7 @@ class Carrier(Speaker):
             if not is_named and not replies and not asked.entries[-1].asks:
                 raise nothing_new(asked.entries)
             return await self._reply(asked, body, place, replies)
-        return Carried(await self._send(asked, body, place, join_parts(asked.system, words, "input")))
+        return await self._send(asked, body, place, join_parts(asked.system, words, "input"))
 
     async def _check_known(self, entries: Sequence[Entry], place: ResponseId) -> None:
         """Check that the session has what is sent of the agent, beside the response's id or the session's.
@@ -209,9 +212,9 @@ class Carrier(Speaker):
             isinstance(call, dict) and fold.knows_call(str(call["id"])) for call in calls
         )
 
-    async def _send(self, asked: Asked, body: ResponseBody, previous: ResponseId, prompt: Content) -> ResponseId:
+    async def _send(self, asked: Asked, body: ResponseBody, previous: ResponseId, prompt: Content) -> Carried:
         ask, refusal = await self._choose(asked, previous, prompt)
-        return await self._start(ask, body, refusal)
+        return Carried(await self._start(ask, body, refusal), applies=not isinstance(ask, Send))
 
     async def _choose(
         self, asked: Asked, previous: ResponseId, prompt: Content
@@ -255,8 +258,8 @@ class Carrier(Speaker):
         if prompt and said and not open_calls:
             after = await self._give_again(found, replies[-1].at)
             if is_heard(words, fold.heard):  # the same request again
-                return Carried(after)
-            return Carried(await self._send(asked, body, place, prompt))
+                return Carried(after, applies=False)
+            return await self._send(asked, body, place, prompt)
         if open_calls and found.end:
             if prompt:
                 raise EditedError(replies[-1].at)
@@ -267,13 +270,13 @@ class Carrier(Speaker):
             raise _no_output(place.session, place.turn, {name: fold.needs[name] for name in missing})
         if not prompt:
             after = await self.give(place, fold, said)
-            return Carried(place, missing) if missing else Carried(after)
+            return Carried(place if missing else after, missing, applies=False)
         if fold.has_ended:  # it stopped for its requests, and the replies begin the turn that hears the message
             after = await self.give(place, fold, said)
             heard = await self._steer(place, body, prompt)
-            return Carried(after if heard.turn == after.turn else heard)
+            return Carried(after if heard.turn == after.turn else heard, applies=False)
         await self._steer(place, body, prompt)  # first, so that the model reads it together with what it waits for
-        return Carried(await self.give(place, fold, said))
+        return Carried(await self.give(place, fold, said), applies=False)
 
     async def _give_again(self, asking: "_Asking", at: str) -> ResponseId:
         """The segment behind replies that were given before a message.
@@ -361,6 +364,9 @@ def _refuse_others(asked: Asked, fold: TurnFold) -> None:
     wanted = asked.settings.output_schema
     if wanted is not None and wanted != fold.shape.output_schema:
         raise RequestRefusedError(f"text: the turn that waits began without this format; {instead}")
+    choice = asked.settings.tool_choice
+    if isinstance(choice, NamedTool) and fold.shape.names and choice.name not in fold.shape.names:
+        raise RequestRefusedError(f"tool_choice: the turn that waits has no tool {choice.name!r}; {instead}")
     if more := {str(tool["name"]) for tool in asked.tools} - {str(tool["name"]) for tool in fold.shape.tools}:
         raise RequestRefusedError(f"tools: the turn that waits began without {min(more)!r}; {instead}")
 

@@ -11,7 +11,7 @@ Long, because one state is folded: an answer, its calls and their requests share
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import cast
@@ -28,14 +28,12 @@ from perdure.gateway.doors.responses.objects import (
     Ending,
     Item,
     Shape,
-    asked_call,
     close_call,
     describe_call,
     describe_message,
     describe_part,
     describe_request,
     describe_response,
-    texts_of,
 )
 from perdure.gateway.doors.responses.places import (
     LIVE,
@@ -154,6 +152,7 @@ class TurnFold:
         self._tries = 0
         self._live = LiveAnswer()
         self._attempt = self._stale = 0
+        self._beginning = ""
 
     @property
     def seq(self) -> int:
@@ -276,6 +275,7 @@ class TurnFold:
     def _fold(self, event: AnyEvent, envelope: Envelope) -> None:  # noqa: C901 - one arm for each kind of event
         match event:
             case log.GenerationStart():
+                self._store_beginning()
                 self._drop_answer()
                 if self._step != envelope.step:
                     self._step, self._tries, self._live = envelope.step, 0, LiveAnswer()
@@ -290,12 +290,15 @@ class TurnFold:
                     self._answer = _Answer()
             case log.GenerationContent():
                 self._arguments = {call.call_id: call.arguments for call in event.tool_calls}
-                if not self._is_structured:
+                if len(event.content) >= log.CONTENT_CHARACTERS and not event.tool_calls:
+                    self._beginning = event.content  # the end of the turn has more of it
+                elif not self._is_structured:
                     self._store_answer(event.content)
             case log.GenerationEnd():
                 self._add_usage(event.usage)
             case log.GenerationError():
                 self._add_usage(event.usage)
+                self._beginning = ""
                 self._give_up()
             case log.CompactionEvent() | log.DelegateEnd():
                 self._add_usage(event.usage)
@@ -388,6 +391,12 @@ class TurnFold:
         self._tell_text(answer, "response.content_part.done", part=describe_part(text))
         self._close_message(answer, text, "completed")
 
+    def _store_beginning(self, output: str = "") -> None:
+        """End the message of a long answer, of which its event has only the beginning, with as much as is known."""
+        beginning, self._beginning = self._beginning, ""
+        if beginning and not self._is_structured:
+            self._store_answer(output if output.startswith(beginning) else beginning)
+
     def _replace_message(self, answer: _Answer) -> _Answer:
         """A message in the place of one that does not stand any more, as another item."""
         new = _Answer(index=answer.index)
@@ -441,6 +450,8 @@ class TurnFold:
         if self.needs.get(call_id) in CLIENTS:
             self.results[call_id] = result or (error.message if error is not None else "")
             return
+        if call_id not in self._calls and any(function["name"] == tool for function in self.shape.tools):
+            return  # a call of the client's function, which was refused before the client heard of it
         self._open_call(call_id, tool)
         number, index = self._calls[call_id]
         segment = self.segments[-1]
@@ -472,6 +483,7 @@ class TurnFold:
     # The end
 
     def _end_turn(self, event: log.AgentEnd, at: datetime) -> None:
+        self._store_beginning(event.output)
         self._drop_answer()
         segment = self.segments[-1]
         for index, item in enumerate(segment.items):
@@ -567,34 +579,3 @@ def fold_turn(session: str, turn: int, envelopes: Iterable[Envelope], shape: Sha
         fold.take(envelope)
     fold.settle()
     return fold
-
-
-def ask_again(fold: TurnFold, segment: int, missing: Collection[str]) -> list[WireEvent]:
-    """The stream events of a response that asks once more, for what it still waits for and nothing else."""
-    response = fold.response(segment) or {}
-    notes = {item_id(NOTE, fold.session, fold.turn, call) for call in missing}
-    items = [item for item in fold.segments[segment - 1].items if asked_call(item) in missing or item["id"] in notes]
-    begun: Item = {**response, "status": "in_progress", "output": []}
-    told: list[tuple[str, Item]] = [
-        ("response.created", {"response": begun}),
-        ("response.in_progress", {"response": begun}),
-    ]
-    for index, item in enumerate(items):
-        about: Item = {"output_index": index, "item": item}
-        text = [*_tell_again(item, index)] if item["type"] == "message" else []
-        told += [("response.output_item.added", about), *text, ("response.output_item.done", about)]
-    told.append(("response.completed", {"response": {**response, "output": [*items]}}))
-    return [
-        WireEvent(segment, {"type": kind, "sequence_number": fold.seq * SPACE + PARKED + at, **fields})
-        for at, (kind, fields) in enumerate(told)
-    ]
-
-
-def _tell_again(message: Item, index: int) -> Iterator[tuple[str, Item]]:
-    """The events of the text of a message that is told once more."""
-    (text,) = texts_of([message])
-    about: Item = {"item_id": message["id"], "output_index": index, "content_index": 0}
-    yield "response.content_part.added", {**about, "part": describe_part("")}
-    yield "response.output_text.delta", {**about, "delta": text, "logprobs": []}
-    yield "response.output_text.done", {**about, "text": text, "logprobs": []}
-    yield "response.content_part.done", {**about, "part": describe_part(text)}

@@ -54,6 +54,7 @@ async def shape_of(gateway: Gateway, view: TurnView) -> Shape:
     return Shape(
         model=definition.name,
         tools=tools_of(definition.tools),
+        names=frozenset(tool.name for tool in definition.tools),
         output_schema=definition.output_schema,
         params=definition.generate_params,
     )

@@ -60,6 +60,7 @@ class Shape:
         model: Name of the agent.
         metadata: Texts of the turn's context.
         tools: Function tools of the caller.
+        names: Names of all tools that the model may call.
         output_schema: JSON schema of the answer; None for a text.
         params: Parameters of the model's calls.
     """
@@ -67,6 +68,7 @@ class Shape:
     model: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     tools: Sequence[Item] = ()
+    names: frozenset[str] = frozenset()
     output_schema: Item | None = None
     params: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
@@ -117,7 +119,7 @@ def describe_response(
         "parallel_tool_calls": shape.params.get("parallel_tool_calls") is not False,
         "previous_response_id": previous,
         "conversation": {"id": place.session},
-        "reasoning": None,
+        "reasoning": _describe_reasoning(shape.params.get("reasoning_effort")),
         "store": True,
         "temperature": shape.params.get("temperature"),
         "text": {"format": _describe_format(shape.output_schema)},
@@ -128,6 +130,10 @@ def describe_response(
         "usage": None if usage is None else describe_usage(usage),
         "metadata": metadata,
     }
+
+
+def _describe_reasoning(effort: JsonValue) -> Item | None:
+    return None if effort is None else {"effort": effort, "summary": None}
 
 
 def _describe_format(schema: Item | None) -> Item:

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.caller_tools import MOST_CALLER_TOOLS, NO_ARGUMENTS, CallerTools
 from perdure.contracts.tool_choice import ToolChoice
-from perdure.contracts.values import JsonValue, Label
+from perdure.contracts.values import JsonValue, Label, is_fields
 from perdure.gateway.bodies import Body, Json
 from perdure.gateway.doors.responses.objects import APPROVAL, SERVER
 from perdure.gateway.doors.responses.places import NOTE, PREFIX, Origin, ResponseId, call_of
-from perdure.gateway.doors.responses.settings import Settings, read_settings, refusal
+from perdure.gateway.doors.responses.settings import LEFT_ALONE, Settings, read_settings, refusal
 from perdure.gateway.problems import problem_of_mistakes
 from perdure.gateway.views import SessionName
 
@@ -27,10 +27,19 @@ LONGEST_ID = 500
 """Longest id of an item or a call: those of this door name a session of up to 200 characters."""
 
 
+OURS = frozenset({LEFT_ALONE, "reason_code", "stop_reason"})
+"""Keys of a response's metadata that are ours: a program may send all of it with its next request."""
+
+
 class ResponseBody(Body):
     """The body of ``responses.create``; fields of type ``Json`` alone are looked at by :func:`read_request`."""
 
     longest: ClassVar[int | None] = None
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _without_ours(cls, metadata: object) -> object:
+        return {name: metadata[name] for name in metadata if name not in OURS} if is_fields(metadata) else metadata
 
     input: str | list[Object] | None = None
     model: Annotated[Label, Field(min_length=1)] | None = None

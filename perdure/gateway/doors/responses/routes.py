@@ -21,8 +21,9 @@ from perdure.gateway.bodies import Router
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors import Door
 from perdure.gateway.doors.responses import conversation_routes
+from perdure.gateway.doors.responses.asking import ask_again
 from perdure.gateway.doors.responses.carrying import Carrier, own_response
-from perdure.gateway.doors.responses.events import WireEvent, ask_again
+from perdure.gateway.doors.responses.events import WireEvent
 from perdure.gateway.doors.responses.following import (
     check_exists,
     describe,
@@ -73,17 +74,18 @@ async def create_response(
     carrier = Carrier(gateway, caller, request, idempotency_key)
     carried = await carrier.carry_out(asked, body)
     place, missing = carried.place, carried.missing
+    settings = asked.settings if carried.applies else asked.settings.unapplied
     reader = await act_for(gateway, caller, place.session)
     if missing:
         return await _ask_again(gateway, place, missing, stream=body.stream is True)
     if body.stream:
-        return await _stream(gateway, reader, place, settings=asked.settings)
+        return await _stream(gateway, reader, place, settings=settings)
     if not body.background and await _wait(gateway, reader, request, place):
         return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody; the job goes on, and a retry joins it
     response = await describe(gateway, place)
     if not body.background and response["status"] in _UNENDED:
         raise _unended(place)
-    return JSONResponse(asked.settings.told(response))
+    return JSONResponse(settings.told(response))
 
 
 async def _ask_again(gateway: Gateway, place: ResponseId, missing: Sequence[str], *, stream: bool) -> Response:

@@ -5,9 +5,8 @@ for tokens with the scope ``tune``. What every framework sends by default is nev
 left alone. What would be another answer than the caller can use is refused.
 """
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -56,6 +55,13 @@ class Settings:
         return {**response, **self.echoed, "metadata": {**known, LEFT_ALONE: ", ".join(self.left_alone)}}
 
     @property
+    def unapplied(self) -> "Settings":
+        """The same for a request that a turn takes which has settings of its own: the parameters are left alone."""
+        names = {name for name, ours in _TUNED.items() if ours in self.params}
+        names |= {"parallel_tool_calls"} & self.params.keys()
+        return replace(self, params={}, left_alone=tuple(sorted({*self.left_alone, *names})))
+
+    @property
     def options(self) -> dict[str, object]:
         """The settings as options of a turn."""
         return {
@@ -79,6 +85,7 @@ def read_settings(fields: Mapping[str, Json], *, tunes: bool) -> Settings:
         RequestRefusedError: One cannot be done; the text begins with the field.
     """
     _refuse_others(fields)
+    _refuse_other_types(fields)
     params, left_alone = _read_params(fields, tunes=tunes)
     if fields.get("parallel_tool_calls") is False:
         params["parallel_tool_calls"] = False
@@ -117,6 +124,26 @@ def _refuse_others(fields: Mapping[str, Json]) -> None:
             raise refusal(name, f"this door cannot do that; {instead}")
 
 
+_TYPES: Mapping[str, tuple[type, str]] = {
+    "parallel_tool_calls": (bool, "is true or false"),
+    "reasoning": (dict, 'is an object, as {"effort": "low"}'),
+    "text": (dict, 'is an object, as {"format": {"type": "text"}}'),
+}
+
+
+def _refuse_other_types(fields: Mapping[str, Json]) -> None:
+    for name, (kind, what) in _TYPES.items():
+        value = fields.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise refusal(name, what)
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Efforts of reasoning that providers know."""
+
+_RANGES: Mapping[str, float] = {"temperature": 2, "top_p": 1}
+"""Largest values of parameters. Source: OpenAI's reference of responses."""
+
 _TUNED: Mapping[str, str] = {"temperature": "temperature", "top_p": "top_p", "reasoning.effort": "reasoning_effort"}
 """Parameters of the model, with the names that agents have for them."""
 
@@ -128,10 +155,12 @@ def _read_params(fields: Mapping[str, Json], *, tunes: bool) -> tuple[dict[str, 
     told = {name: value for name, value in given.items() if value is not None}
     if not tunes:
         return {}, list(told)
-    for name, value in told.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not (isinstance(value, str) if name == "reasoning.effort" else is_number):
-            raise refusal(name, "is no number" if name != "reasoning.effort" else "is no text")
+    for name, most in _RANGES.items():
+        value = told.get(name, 0)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= most:
+            raise refusal(name, f"is a number from 0 to {most}")
+    if told.get("reasoning.effort", "low") not in EFFORTS:
+        raise refusal("reasoning.effort", f"is one of {', '.join(EFFORTS)}")
     return {_TUNED[name]: value for name, value in told.items()}, []
 
 
@@ -150,6 +179,9 @@ def _find_idle(fields: Mapping[str, Json]) -> list[str]:
     return [name for name, differs in _IDLE.items() if (value := given.get(name)) is not None and differs(value)]
 
 
+_SEND = 'send {"type": "json_schema", "name": "answer", "schema": {…}}'
+_OF_FORMAT = frozenset({"type", "name", "schema", "strict", "description"})
+
 _SCHEMA: TypeAdapter[Any] = TypeAdapter(OutputSchema)
 
 
@@ -163,12 +195,17 @@ def _read_format(text: Json) -> Object | None:
         case "text":
             return None
         case "json_object":
+            if "schema" in told:
+                raise refusal("text.format", f"json_object has no schema; {_SEND}")
             return ANY_OBJECT
         case "json_schema":
             schema = told.get("schema")
             if not isinstance(schema, dict):
-                raise refusal("text.format.schema", "is no JSON schema")
-            return _checked(schema)
+                raise refusal("text.format.schema", f"is no JSON schema; {_SEND}")
+            if odd := told.keys() - _OF_FORMAT:
+                raise refusal("text.format", f"there is no {min(odd)!r} in it; {_SEND}")
+            about = told.get("description")
+            return _checked({"description": about, **schema} if isinstance(about, str) and about else schema)
         case kind:
             raise refusal("text.format", f"is of type text, json_object or json_schema, and not {str(kind)[:50]!r}")
 
@@ -178,7 +215,8 @@ def _checked(schema: Object) -> Object:
         read: Object = _SCHEMA.validate_python(schema)
         check_output_schema(read)
     except ValidationError as error:
-        raise refusal("text.format.schema", error.errors(include_url=False, include_input=False)[0]["msg"]) from None
+        why = error.errors(include_url=False, include_input=False)[0]["msg"].removeprefix("Value error, ")
+        raise refusal("text.format.schema", why) from None
     except ValueError as error:
         raise refusal("text.format.schema", str(error)) from None
     return read
@@ -196,9 +234,8 @@ def _read_choice(given: Json) -> ToolChoice | None:
     name, is_ours = told.get("name"), told.get("type") == "mcp" and told.get("server_label") == SERVER
     if (told.get("type") == "function" or is_ours) and isinstance(name, str) and 0 < len(name) <= 200:
         return NamedTool(name=name)
-    if is_ours and name is None:
-        return "required"
-    raise refusal("tool_choice", "is auto, none, required, or a function or a tool of the agent by its name")
+    what = "a function, or a tool of the agent's (type mcp, server_label perdure), by its name"
+    raise refusal("tool_choice", f"is auto, none, required, or {what}")
 
 
 def _object(value: Json) -> Object:
