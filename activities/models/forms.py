@@ -273,7 +273,7 @@ FORMS = Forms()
 
 
 def _key_of(definition: AgentDefinition) -> tuple[str, ...]:
-    """What a refusal of a wish depends on: the model, its address, what is wished, and whether the model thinks."""
+    """Key of a refusal: the model, its address, the wishes, and whether the model thinks."""
     thinks = [definition.generate_params.get(name) for name in ("reasoning_effort", "thinking")]
     return (*destination_of(definition), to_json_line([definition.wishes, thinks]))
 

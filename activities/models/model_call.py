@@ -90,7 +90,7 @@ class Answer:
     recorded: bool = False
     """Whether it comes from a recording, so that no provider was asked."""
     source: Source = field(default_factory=Source, compare=False)
-    """Where it is from."""
+    """Its origin, as the provider says it."""
 
 
 _OF_CHAT = frozenset({"messages", "tools", "response_format", "api_base", "api_key"})

@@ -223,7 +223,7 @@ def to_shown_arguments(arguments: str, names: Collection[str], secrets: Collecti
 def _unwished(
     request: Generate, definition: AgentDefinition, name: str, before: Collection[PlannedCall]
 ) -> ErrorDetail | None:
-    """Why the turn's request does not allow a call, whatever its provider has made of that."""
+    """Error of a call that the turn's request does not allow, whatever its provider has made of that; else None."""
     if request.tool_choice == "none":
         why = "the request allows no call of a tool; answer with text"
     elif definition.wishes.get("parallel_tool_calls") is False and any(call.rejected is None for call in before):

@@ -494,7 +494,7 @@ class AgentDefinition(Value):
 
     @property
     def wishes(self) -> dict[str, JsonValue]:
-        """What the turn's request has asked of its answers, by the names of parameters; and its schema."""
+        """Wishes of the turn's request for its answers, by the names of parameters; and its schema."""
         asked = {name: value for name, value in self.generate_params.items() if name in self.wished}
         return {**asked, OUTPUT_SCHEMA: self.output_schema} if OUTPUT_SCHEMA in self.wished else asked
 

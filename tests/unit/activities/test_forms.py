@@ -341,7 +341,8 @@ async def test_a_refused_schema_of_a_request_is_nobody_elses() -> None:
 
     odd: dict[str, Any] = {"type": "object", "properties": {"odd": {"type": "string"}}}
     with provider(judge) as bodies:
-        for schema in (odd, ANSWER, odd):
+        schemas: list[Any] = [odd, ANSWER, odd]
+        for schema in schemas:
             await complete(agent("openai/gpt-4o").with_output(schema), MESSAGES)
     assert ["response_format" in body for body in bodies] == [True, False, True, False]
 

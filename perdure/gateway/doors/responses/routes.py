@@ -21,10 +21,10 @@ from perdure.gateway.bodies import Router
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors import Door
 from perdure.gateway.doors.responses import conversation_routes
-from perdure.gateway.doors.responses.asking import ask_again
 from perdure.gateway.doors.responses.carrying import Carrier, own_response
 from perdure.gateway.doors.responses.events import WireEvent
 from perdure.gateway.doors.responses.following import (
+    ask_again,
     check_exists,
     describe,
     find_turn,
