@@ -36,6 +36,8 @@ NOT_SENT = frozenset(
         "instructions_from",  # its result is in the messages
         "max_steps",
         "max_running",
+        "wished",  # their values are among the parameters
+        "unwished",
         "generation_timeout",
         "idle_timeout",
         "stream_idle_timeout",

@@ -279,3 +279,16 @@ async def test_an_answer_of_any_length_is_one_message(house: House) -> None:
         assert (len(response.output), response.output_text) == (1, text)
         stream = await client.responses.create(model="tester", input="which?", stream=True)
         assert "".join([event.delta async for event in stream if event.type == "response.output_text.delta"]) == text
+
+
+async def test_json_without_its_id_is_found_by_what_it_says(house: House) -> None:
+    """The stored answer has words around it; what the door gave is the JSON alone."""
+    brain = Provider(say("first"), FENCED, say("third"))
+    async with opened(house, brain) as (client, _):
+        first = await client.responses.create(model="tester", input="one")
+        shown: list[Any] = [{"role": "user", "content": "one"}, *(item.to_dict() for item in first.output)]
+        shown.append({"role": "user", "content": "two"})
+        second = await client.responses.create(model="tester", input=shown, text={"format": FORM})
+        shown += [{"role": "assistant", "content": second.output_text}, {"role": "user", "content": "three"}]
+        third = await client.responses.create(model="tester", input=shown)
+        assert (third.output_text, third.conversation) == ("third", first.conversation)

@@ -38,6 +38,8 @@ UNSENT: dict[str, Any] = {
     "approvals": ApprovalPolicy(rules=(ApprovalRule(tool="look", decision="ask"),)),
     "retention": Retention(events="30d"),
     "recording": "x",
+    "wished": ("temperature",),
+    "unwished": {"temperature": 1},
 }
 
 

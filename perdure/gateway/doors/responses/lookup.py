@@ -1,11 +1,13 @@
 """Looking up what a conversation shows: whose its items are, whether words were edited, and what references mean."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perdure.client import EventsGoneError, SessionErasedError, UnknownSessionError
 from perdure.client.stream import from_store
 from perdure.contracts.events import AgentStart
+from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import JsonValue
 from perdure.gateway.access import Gateway, act_for, own_session
 from perdure.gateway.callers import Caller
@@ -106,9 +108,9 @@ class Lookup:
             if words:
                 turn += 1
             view = views.get(turn)
-            output = "" if view is None or view.result is None else view.result.output
+            result = None if view is None else view.result
             is_heard_there = not words or is_heard(words, prompts.get((place.session, turn), []))
-            if not is_heard_there or not output or [output] != [message["content"] for message in entry.history]:
+            if not is_heard_there or result is None or not _is_output(result, entry):
                 raise EditedError(entry.at)
             words = []
         return ResponseId(place.session, turn)
@@ -184,6 +186,17 @@ class Lookup:
         if not items:
             raise _unknown_item(reference)
         return [read_item(reference.at, item) for item in items]
+
+
+def _is_output(result: TurnResult, entry: Entry) -> bool:
+    """Whether an entry is what a turn has answered: a text, or the JSON in it, which is all that this door gives."""
+    said = [str(message["content"]) for message in entry.history]
+    if not result.output or said == [result.output]:
+        return bool(result.output)
+    try:
+        return result.value is not None and [json.loads(text) for text in said] == [result.value]
+    except ValueError:
+        return False
 
 
 def _unknown_item(entry: Entry) -> ProblemError:
