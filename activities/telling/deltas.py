@@ -1,6 +1,7 @@
 """Publishes the pieces of an answer to its followers: masked, and gathered for a moment.
 
-Nothing here fails or delays a call. Pieces that cannot be published are left out; the stored answer is whole.
+Nothing here fails or delays a call. Pieces that cannot be published are published later, or never once the answer is
+stored, which is whole.
 """
 
 import asyncio
@@ -25,6 +26,9 @@ SLOWEST_FLUSH_SECONDS = 0.25
 
 MANY_STREAMS = 50
 """Streams of a worker above which each publishes less often."""
+
+RETRY_SECONDS = 1.0
+"""Time until what could not be published is tried again."""
 
 FLUSH_CHARACTERS = 1_500
 """Characters that are published at once."""
@@ -104,6 +108,8 @@ class DeltaPublisher:
         self._live = live
         self._shows = shows
         self._n = 0
+        self._unpublished: list[Delta] = []
+        self._is_failing = False
         self._written = self._begin_anew()
         self._news = asyncio.Event()
         self._full = asyncio.Event()
@@ -178,24 +184,34 @@ class DeltaPublisher:
         self._news.set()
 
     async def _publish_all(self) -> None:
-        try:
-            while not self._ends:
-                await self._news.wait()
-                self._news.clear()
-                if not self._ends:
-                    self._full.clear()
-                await self._publish()
-                pause = min(FLUSH_SECONDS * max(1.0, self._running / MANY_STREAMS), SLOWEST_FLUSH_SECONDS)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._full.wait()
-            await self._publish()
-        except Exception as error:  # noqa: BLE001 - whatever the database says, the call goes on
-            logger.warning("the pieces of an answer cannot be shown: %s", type(error).__name__)
+        while not self._ends:
+            await self._news.wait()
+            self._news.clear()
+            if not self._ends:
+                self._full.clear()
+            pause = min(FLUSH_SECONDS * max(1.0, self._running / MANY_STREAMS), SLOWEST_FLUSH_SECONDS)
+            if not await self._publish():
+                self._news.set()
+                pause = RETRY_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._full.wait()
+        await self._publish()
 
-    async def _publish(self) -> None:
-        if deltas := self._take():
-            await self._live.publish(deltas)
+    async def _publish(self) -> bool:
+        """Publish what is not yet; False if that failed, and is to be tried again."""
+        self._unpublished += self._take()
+        try:
+            if self._unpublished:
+                await self._live.publish(self._unpublished)
+        except Exception as error:  # noqa: BLE001 - whatever the database says, the call goes on
+            if not self._is_failing:
+                logger.warning("the pieces of an answer cannot be shown at the moment: %s", type(error).__name__)
+            self._is_failing = True
+            return False
+        self._unpublished.clear()
+        self._is_failing = False
+        return True
 
     def _take(self) -> list[Delta]:
         taken: list[Delta] = []

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -18,6 +19,7 @@ from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
     NotSupportedError,
+    OperationalError,
     ProgrammingError,
     StatementError,
 )
@@ -41,6 +43,9 @@ OLDEST_SQLITE = (3, 35, 0)
 
 SQLITE_READERS = 3
 """Threads that read SQLite beside the one that writes."""
+
+_BETWEEN_SWITCHES = 0.01
+"""Seconds between two tries to switch a file to write-ahead logging."""
 
 _SECRETS = ("password", "sslpassword", "passfile")
 
@@ -237,6 +242,28 @@ def create_file(path: Path) -> None:
     """Make an empty file and its folder, for their owner alone. SQLite gives ``-wal`` and ``-shm`` the same mode."""
     make_folder(path.absolute().parent)
     os.close(open_private(str(path), os.O_RDWR | os.O_CREAT))
+
+
+def write_ahead(execute: Callable[[str], object]) -> None:
+    """Switch a SQLite file to write-ahead logging (WAL), so that readers do not wait for writers.
+
+    Args:
+        execute: Executes a statement on a connection to the file.
+
+    Raises:
+        OperationalError: The file was locked for ``BUSY_TIMEOUT``; the driver's, or SQLAlchemy's.
+    """
+    # SQLite refuses this switch at once, without its busy timeout, while another connection makes it too.
+    deadline = time.monotonic() + BUSY_TIMEOUT.total_seconds()
+    while True:
+        try:
+            execute("PRAGMA journal_mode=WAL")
+        except (OperationalError, sqlite3.OperationalError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_BETWEEN_SWITCHES)
+        else:
+            return
 
 
 class SqliteFile:

@@ -29,7 +29,7 @@ from perdure.contracts.deltas import START, Delta, Place
 from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.attendant import Attendant
-from perdure.store.database import Address, connect, create_file
+from perdure.store.database import Address, connect, create_file, write_ahead
 from perdure.store.doorbell import DELTAS_CHANNEL, Doorbell
 from perdure.store.errors import StoreError
 from perdure.store.keys.sealing import Content, TextSealer
@@ -56,6 +56,9 @@ LEASE = timedelta(seconds=30)
 """Time that a session counts as followed after its followers last renewed their lease."""
 
 RENEW_EVERY = timedelta(seconds=10)
+
+FAILURES = (DBAPIError, sqlite3.Error, OSError, StoreError)
+"""Failures of a database that lose previews at most."""
 
 logger = logging.getLogger("perdure.store")
 
@@ -157,7 +160,7 @@ class Live:
         """Delete the deltas of a session's turns up to this one. A failure is only logged: a later sweep gets them."""
         try:
             await self.forget(session, turn, LAST_STEP)
-        except (DBAPIError, sqlite3.Error, OSError) as error:
+        except FAILURES as error:
             logger.info("pieces of answers are left to be swept away: %s", type(error).__name__)
 
     @asynccontextmanager
@@ -166,7 +169,8 @@ class Live:
         feed = self._feeds.setdefault(session, Feed(session))
         feed.followers += 1
         try:
-            await self._fill(feed)
+            with contextlib.suppress(*FAILURES):  # whoever looks for news tries it again
+                await self._fill(feed)
             self._begin()
             yield feed
         finally:
@@ -265,7 +269,7 @@ class _Attended(Live):
                 await self._wait_for_news()
                 for feed in list(self._feeds.values()):
                     await self._fill(feed)
-            except (DBAPIError, sqlite3.Error, OSError, StoreError) as error:
+            except FAILURES as error:
                 logger.info("pieces of answers cannot be read at the moment: %s", type(error).__name__)
                 await asyncio.sleep(LOOK_EVERY.total_seconds())
 
@@ -305,13 +309,21 @@ class FileLive(_Attended):
     @property
     def _connection(self) -> sqlite3.Connection:
         if self._opened is None:
-            create_file(self._path)
-            self._opened = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=1.0)
-            self._opened.execute("PRAGMA journal_mode=WAL")
-            self._opened.execute("PRAGMA synchronous=OFF")
-            self._opened.execute("PRAGMA secure_delete=ON")
-            self._opened.execute(_TABLE)
+            self._opened = self._connect()
         return self._opened
+
+    def _connect(self) -> sqlite3.Connection:
+        create_file(self._path)
+        opened = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=1.0)
+        try:
+            write_ahead(opened.execute)
+            opened.execute("PRAGMA synchronous=OFF")
+            opened.execute("PRAGMA secure_delete=ON")
+            opened.execute(_TABLE)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
 
     def _insert(self, deltas: Sequence[Delta]) -> None:
         now = time.time()

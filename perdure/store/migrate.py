@@ -6,15 +6,13 @@ know that schema, also those that only know the second row, go on beside newer o
 """
 
 import threading
-import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import ColumnClause, Connection, Engine, Text, column, delete, insert, inspect, select, table
-from sqlalchemy.exc import OperationalError
 
-from perdure.store.database import BUSY_TIMEOUT, Address, begin_writing, connect, create_file, translate_errors
+from perdure.store.database import Address, begin_writing, connect, create_file, translate_errors, write_ahead
 from perdure.store.errors import StoreUnavailableError, StoreVersionError
 from perdure.store.schema import KNOWN_REVISIONS, MIGRATIONS_TABLE, OLDEST_REVISION, REVISION_TABLE
 
@@ -22,7 +20,6 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 """Alembic's folder. It is packaged, and run from here only."""
 
 _ADVISORY_LOCK = 0x70657264
-_BETWEEN_TRIES = 0.01
 
 _upgrading = threading.Lock()
 """Held during a migration, because Alembic keeps the running one in module globals."""
@@ -79,7 +76,8 @@ def prepare(engine: Engine, address: Address, *, upgrade: bool) -> None:
         return
     if upgrade:
         if address.file is not None:
-            write_ahead(engine)
+            with engine.connect() as connection:
+                write_ahead(connection.exec_driver_sql)
         with (
             _upgrading,
             begin_writing(engine) as connection,
@@ -177,22 +175,6 @@ def lock_migrations(connection: Connection) -> None:
     """Lock out other processes that make tables, until the transaction ends. SQLite has one writer anyway."""
     if connection.dialect.name != "sqlite":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
-
-
-def write_ahead(engine: Engine) -> None:
-    """Switch a SQLite file to write-ahead logging (WAL), so that readers do not wait for writers."""
-    # SQLite refuses this switch at once, without its busy timeout, while another process makes it too.
-    deadline = time.monotonic() + BUSY_TIMEOUT.total_seconds()
-    while True:
-        try:
-            with engine.connect() as connection:
-                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-        except OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_BETWEEN_TRIES)
-        else:
-            return
 
 
 def _schema(connection: Connection) -> Schema:

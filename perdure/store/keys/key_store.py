@@ -22,9 +22,10 @@ from perdure.store.database import (
     create_file,
     mark_wiped,
     translate_errors,
+    write_ahead,
 )
 from perdure.store.errors import StoreConfigError, StoreKeyError, StoreUnavailableError
-from perdure.store.migrate import lock_migrations, write_ahead
+from perdure.store.migrate import lock_migrations
 
 T = TypeVar("T")
 
@@ -76,7 +77,8 @@ class KeyStore:
                 if not upgrade:
                     raise StoreUnavailableError(f"the key store {self.address} has no tables yet; {_MADE_BY}")
                 if self.address.file is not None:
-                    write_ahead(self._database.engine)
+                    with self._database.engine.connect() as connection:
+                        write_ahead(connection.exec_driver_sql)
                 with begin_writing(self._database.engine) as connection:
                     lock_migrations(connection)
                     _metadata.create_all(connection)

@@ -1,6 +1,8 @@
 """Pieces of answers beside the store, in all three homes: in order, of the newest attempt only, and never for long."""
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.contracts.deltas import Delta
-from perdure.store import Store, live
+from perdure.store import Store, database, live
 from perdure.store.live import Feed, merge
 from tests.unit.store.given import SESSION, generate, open_turn
 
@@ -160,3 +162,42 @@ def test_neighbours_of_one_kind_become_one() -> None:
         ("tool_call", "", "pay", 9, 3),
         ("tool_call", "", "", 2, 4),
     ]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A store's file, which has no pieces beside it yet."""
+    return tmp_path / "store" / "perdure.db"
+
+
+async def test_two_who_open_the_file_at_once_both_come_in(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-15: SQLite refuses the switch to its write-ahead log at once while another one makes it, too."""
+    store = f"sqlite:///{file}"
+    async with await Store.open(store, upgrade=True) as mine:
+        beside = sqlite3.connect(f"{file}.live.db", isolation_level=None, check_same_thread=False)
+        beside.execute("BEGIN EXCLUSIVE")
+        beside.execute("CREATE TABLE another (one TEXT)")
+
+        def go_on(_seconds: float) -> None:
+            if beside.in_transaction:
+                beside.execute("COMMIT")
+
+        monkeypatch.setattr(time, "sleep", go_on)
+        await mine.live.publish([delta(0, "Hello")])
+        assert [found.text for found in await mine.live.since(SESSION)] == ["Hello"]
+        beside.close()
+
+
+async def test_a_file_that_could_not_be_opened_is_opened_later(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is half open is closed; who follows meanwhile has the log, and the pieces once they can be read."""
+    monkeypatch.setattr(database, "BUSY_TIMEOUT", timedelta(0))
+    store = f"sqlite:///{file}"
+    async with await Store.open(store, upgrade=True) as mine, await Store.open(store) as other:
+        file.with_name("perdure.db.live.db").mkdir()
+        with pytest.raises(OSError, match="directory"):
+            await mine.live.publish([delta(0, "Hello")])
+        async with other.live.follow(SESSION) as feed:
+            file.with_name("perdure.db.live.db").rmdir()
+            await mine.live.publish([delta(0, "Hello")])
+            await wait_for(feed, (1, 1, 1, 0))
+            assert [found.text for found in feed.take((0, 0, 0, -1))] == ["Hello"]
