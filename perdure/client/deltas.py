@@ -18,6 +18,9 @@ from perdure.store import Store
 from perdure.store.errors import StoreError
 from perdure.store.live import RENEW_EVERY, Feed
 
+LAST_EVENTS = 20
+"""Events at the end of a log among which one is of the step that runs: some are of no step."""
+
 _ENDS = frozenset({"generation_content", "generation_end", "generation_error", "generation_step"})
 """Events after which nothing more of a step's answer is shown."""
 
@@ -29,11 +32,16 @@ class DeltaReader:
         place: The place of the last delta given.
     """
 
-    def __init__(self, until: int = 0) -> None:
-        """Show no delta before the event of that number, the last that the log had when the reader came."""
+    def __init__(self, until: int = 0, newest: tuple[int, int] = (0, 0)) -> None:
+        """Show no delta before the events that come before it.
+
+        Args:
+            until: The number of the last event that the log had when the reader came; 0 if the reader has that one.
+            newest: Turn and step of the last event that the reader has.
+        """
         self.place: Place = START
         self._until = until
-        self._newest: tuple[int, int] | None = None
+        self._newest = newest
         self._ended = (0, 0)
 
     def note(self, envelope: Envelope) -> None:
@@ -41,7 +49,7 @@ class DeltaReader:
         at = (envelope.turn, envelope.step)
         if envelope.seq >= self._until:
             self._until = 0
-        self._newest = at if self._newest is None else max(self._newest, at)
+        self._newest = max(self._newest, at)
         kind = envelope.event.type
         if kind == "agent_end":
             self._ended = max(self._ended, (envelope.turn + 1, 0))
@@ -54,11 +62,20 @@ class DeltaReader:
         if at <= self._ended:
             self.place = max(self.place, feed.place)
             return ()
-        if self._until or feed.place <= self.place or (self._newest is not None and at > self._newest):
+        if self._until or feed.place <= self.place or at > self._newest:
             return ()
         deltas = feed.take(self.place)
         self.place = feed.place
         return deltas
+
+
+async def reader_from(store: Store, session: str, after: int) -> DeltaReader:
+    """A reader of deltas that has the events of the session up to this number."""
+    known = (await from_store(lambda: store.last_seqs([session]))).get(session, 0)
+    if after < known:
+        return DeltaReader(until=known)
+    last = await from_store(lambda: store.events(session, after=max(0, known - LAST_EVENTS), limit=LAST_EVENTS))
+    return DeltaReader(newest=max(((line.turn, line.step) for line in last), default=(0, 0)))
 
 
 @asynccontextmanager
@@ -93,7 +110,7 @@ Item = TypeVar("Item")
 
 
 async def merge_deltas(
-    items: AsyncGenerator[Item, None], feed: Feed, note: Callable[[DeltaReader, Any], None], until: int
+    items: AsyncGenerator[Item, None], feed: Feed, note: Callable[[DeltaReader, Any], None], reader: DeltaReader
 ) -> AsyncGenerator[Item | DeltaBatch, None]:
     """The items, and between them the pieces of the answers that are being written.
 
@@ -101,9 +118,8 @@ async def merge_deltas(
         items: Events, alone or several at once.
         feed: The pieces of their session.
         note: Tells the reader of the events of an item.
-        until: The number of the last event that the log had before; 0 if the items begin after it.
+        reader: Stands where the items begin.
     """
-    reader = DeltaReader(until)
     coming = asyncio.ensure_future(anext(items, None))
     news = asyncio.ensure_future(feed.wait(feed.version))
     try:
@@ -135,12 +151,11 @@ async def with_deltas(
     events: AsyncGenerator[Envelope, None], store: Store, session: str, after: int
 ) -> AsyncGenerator[Envelope | Delta, None]:
     """The events of a session after one, and between them the pieces of the answers that are being written."""
-    known = (await from_store(lambda: store.last_seqs([session]))).get(session, 0)
-    until = known if after < known else 0
+    reader = await reader_from(store, session, after)
     async with (
         watch(store, session),
         store.live.follow(session) as feed,
-        aclosing(merge_deltas(events, feed, DeltaReader.note, until)) as merged,
+        aclosing(merge_deltas(events, feed, DeltaReader.note, reader)) as merged,
     ):
         async for item in merged:
             if isinstance(item, DeltaBatch):

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
 from perdure.client import SessionErasedError, UnknownSessionError
-from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas
+from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas, reader_from
 from perdure.client.stream import EventReader, from_store
 from perdure.client.views import SessionView
 from perdure.contracts.deltas import Delta
@@ -67,13 +67,14 @@ async def reader_at(gateway: Gateway, session: str, turn: int) -> EventReader:
     return reader
 
 
-def follow_news(
+async def follow_news(
     gateway: Gateway, session: str, reader: EventReader, feed: Feed | None
 ) -> AsyncGenerator[News | DeltaBatch, None]:
     """News of a session behind a reader, with the pieces of answers if there is a feed of them."""
-    known, begin = reader.known or 0, reader.after
-    news = gateway.hub.follow(session, begin)
-    return news if feed is None else merge_deltas(news, feed, note_news, known if begin < known else 0)
+    news = gateway.hub.follow(session, reader.after)
+    if feed is None:
+        return news
+    return merge_deltas(news, feed, note_news, await reader_from(await gateway.client.store(), session, reader.after))
 
 
 def note_news(reader: DeltaReader, news: News) -> None:

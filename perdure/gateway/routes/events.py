@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.status import HTTP_200_OK, HTTP_204_NO_CONTENT
 
 from perdure.client import RequestRefusedError, TurnClosedError
-from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas
+from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas, reader_from
 from perdure.client.tree import Tree, TreePlace
 from perdure.contracts.errors import PerdureError
 from perdure.contracts.events import Envelope, event_type, is_called
@@ -70,17 +70,17 @@ async def follow_session(
         ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feeds = gateway.hub.deltas
         feed = await stack.enter_async_context(feeds.follow(session)) if deltas else None
-        until = last if place.after < last else 0
+        reader = await reader_from(await gateway.client.store(), session, place.after)
         if tree:
             whole = Tree(await gateway.client.store(), partial(_read_frames, gateway.hub), _envelope_of)
             await whole.begin(session, place)
             note = partial(_note_marked, session)
-            merged = whole.merge() if feed is None else merge_deltas(whole.merge(), feed, note, until)
+            merged = whole.merge() if feed is None else merge_deltas(whole.merge(), feed, note, reader)
             lost = _encode_lost(session, place.after, last, whole.lost) if whole.lost else b""
             chunks = _encode_tree(merged, names, feeds, lost)
         else:
             news = gateway.hub.follow(session, place.after, gap_policy)
-            following = news if feed is None else merge_deltas(news, feed, note_news, until)
+            following = news if feed is None else merge_deltas(news, feed, note_news, reader)
             chunks = _encode(following, names, feeds)
         return EventStream(_end(chunks, session, place), place=str(place), ends=ends, closing=stack.pop_all())
 

@@ -113,7 +113,7 @@ async def follow(
     yield [{"task": fold.describe(history)}]
     if fold.has_ended or (fold.is_interrupted and all(request in fold.decided for request in beyond)):
         return
-    async with aclosing(follow_news(gateway, place.session, reader, feed)) as news:
+    async with aclosing(await follow_news(gateway, place.session, reader, feed)) as news:
         try:
             async for item in news:
                 found = await take_news(gateway, place.session, fold, item)

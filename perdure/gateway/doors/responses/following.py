@@ -167,7 +167,7 @@ async def follow(
     at = after or Place()
     fold = make(place.session, place.turn, await shape_of(gateway, view), at)
     reader = await reader_at(gateway, place.session, place.turn)
-    async with aclosing(follow_news(gateway, place.session, reader, feed)) as news:
+    async with aclosing(await follow_news(gateway, place.session, reader, feed)) as news:
         try:
             async for item in news:
                 if view.definition is None:  # no worker had opened the turn yet
