@@ -406,7 +406,7 @@ class TurnContexts:
         if request.delegated is not None:
             return await self.load_context(request.delegated.session, request.delegated.turn)
         before = TurnContext() if source is None else await self.load_context(source.session, source.turn)
-        if request.reply is not None:
+        if request.replies:
             return before
         tenant = request.tenant or before.tenant
         data = request.context

@@ -29,7 +29,7 @@ class PeopleActivity:
         In a replay nobody is asked: return the recorded decisions.
         """
         told: list[UserInputRequired | UserInputReceived] = [
-            *(UserInputRequired(**dict(request)) for request in asking.requests),
+            *(UserInputRequired(**dict(request), stops=asking.stops) for request in asking.requests),
             *(UserInputReceived(**dict(decided)) for decided in asking.decided),
         ]
         events = [

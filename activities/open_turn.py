@@ -39,12 +39,13 @@ from perdure.contracts.hooks import HookDeclaration
 from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.names import AGENT_TURN, Activity
+from perdure.contracts.openings import OpenedTurn, Refusal
 from perdure.contracts.queues import Routing
 from perdure.contracts.tool_choice import NamedTool, ToolChoice
-from perdure.contracts.tools import ToolDeclaration
+from perdure.contracts.tools import REQUEST_REFERENCE, ToolDeclaration
 from perdure.contracts.traces import TurnTrace
 from perdure.contracts.turn_context import TurnContext
-from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn, Refusal, TurnResult
+from perdure.contracts.turns import Continuation, OpenTurn, TurnResult
 from perdure.contracts.values import is_visible, replace
 from perdure.contracts.waits import WAITS_FOR_SERVERS
 from perdure.engine.input_requests import ReplyError, check_time, check_until, validate_reply
@@ -194,7 +195,7 @@ class OpenTurnActivity:
         """Resolve the turn's agent, apply what the request and its caller ask for, and find the turn's context."""
         request, before = asked.opening.request, asked.before
         parts = await self._store_files(asked.opening)
-        replied = await self._load_definition_of_reply(asked)
+        replied = await self._load_replied_definition(asked)
         prompt, clone = await self._delegations.claim_call(asked.opening, before.begun)
         if before.begun is None:
             _require_visible(prompt)
@@ -268,6 +269,8 @@ class OpenTurnActivity:
             await self._parts.traces.end_turn(self._store, session, before.cut_off)
         fallbacks = [context_window(fallback.model) for fallback in definition.fallback_models]
         policy = self._routing.route(definition.policy(context_window(definition.model), fallbacks), definition)
+        if resolved.opening.request.stop_for_results and definition.interactive == "wait":
+            policy = replace(policy, stop_for_results=True)
         times = {request.request_id: request.expires_at for request in before.requests}
         of_approvals = (request.expires_at for request in before.requests if request.needs == "approval")
         return OpenedTurn(
@@ -321,37 +324,28 @@ class OpenTurnActivity:
         await self._store.keep_artifacts([artifact_of(session, part, data) for part, (_, data) in added])
         return parts
 
-    async def _load_definition_of_reply(self, asked: Asked) -> AgentDefinition | None:
-        """The frozen definition of the turn that a reply continues; None without a reply."""
+    async def _load_replied_definition(self, asked: Asked) -> AgentDefinition | None:
+        """The frozen definition of the turn that replies continue; None without any, or where another agent goes on."""
         opening, before = asked.opening, asked.before
-        reply, session = opening.request.reply, opening.session
-        if reply is None:
+        request, session = opening.request, opening.session
+        if not request.replies:
             return None
-        if opening.request.compact:
+        if request.compact:
             message = (
-                "compact: a request with a reply goes on with the turn and compacts nothing; send the one or the other"
+                "compact: a request with replies goes on with the turn and compacts nothing; send the one or the other"
             )
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
         if before.last is None:
             message = f"there is no session {session!r}"
             raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message))
-        if before.begun is not None:  # an earlier attempt has checked the reply
+        if before.begun is not None:  # an earlier attempt has checked the replies
             return await self._parts.definitions.get(before.begun.definition)
         definition = await self._parts.definitions.get(before.last.definition)
-        call = next((call for call in before.waiting_calls if call.request_id == reply.request), None)
-        tool = definition.tool(call.tool) if call is not None else None
-        requests = {request.request_id: request for request in before.requests}
-        if call is None or call.request_id not in requests:
-            message = f"session {session!r} does not wait for {reply.request!r}"
-            raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
         try:
-            schema = call.asked.form if call.asked is not None else tool.answer if tool is not None else None
-            await run_off_the_loop(lambda: validate_reply(call, reply, schema))
-            check_time(requests[call.request_id], opening.run_started_at)
-            check_until(reply, opening.run_started_at)
+            await run_off_the_loop(lambda: _check_replies(asked, definition))
         except ReplyError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
-        return definition
+        return definition if request.agent in {None, definition.name} else None
 
     async def _find_agent(self, asked: Asked) -> AgentDefinition:
         """The definition that the request brings, or of the agent that it names, or of the session's agent so far."""
@@ -531,13 +525,42 @@ def _require_choice(definition: AgentDefinition, choice: ToolChoice | None) -> N
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
 
 
+def _check_replies(asked: Asked, definition: AgentDefinition) -> None:
+    """See that the turn before waits for these replies; another agent can only go on once nothing else is open.
+
+    Raises:
+        ReplyError: It does not.
+    """
+    opening, before = asked.opening, asked.before
+    calls = {call.request_id: call for call in before.waiting_calls}
+    requests = {request.request_id: request for request in before.requests}
+    for reply in opening.request.replies:
+        call = calls.get(reply.request)
+        if call is None or reply.request not in requests:
+            raise ReplyError(f"session {opening.session!r} does not wait for {reply.request!r}")
+        tool = definition.tool(call.tool)
+        schema = call.asked.form if call.asked is not None else tool.answer if tool is not None else None
+        validate_reply(call, reply, schema)
+        check_time(requests[call.request_id], opening.run_started_at)
+        check_until(reply, opening.run_started_at)
+    replied = {reply.request for reply in opening.request.replies if reply.decision in {"returned", "failed"}}
+    if opening.request.agent not in {None, definition.name} and calls.keys() - replied:
+        theirs = f"the calls that wait are of {definition.name!r}"
+        msg = f"agent: {theirs}; give the results of all of them, or name no other agent"
+        raise ReplyError(msg)
+
+
 def _with_schemas(definition: AgentDefinition, request: Continuation) -> AgentDefinition:
-    """The definition with the tools and the form of the answer that the request brings for this one turn."""
+    """The definition with the tools and the form of the answer that the request brings for this one turn.
+
+    A turn that goes on with replies has those of the request before it, if this one brings none.
+    """
+    own = [tool for tool in definition.tools if not request.tools or tool.reference != REQUEST_REFERENCE]
     try:
-        added = declare_caller_tools(request.tools, {tool.name for tool in definition.tools})
+        added = declare_caller_tools(request.tools, {tool.name for tool in own})
     except ToolDefinitionError as error:
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, f"tools: {error}")) from None
-    definition = replace(definition, tools=(*definition.tools, *added))
+    definition = replace(definition, tools=(*own, *added))
     if request.output_schema is None:
         return definition
     try:

@@ -474,10 +474,12 @@ class RecordedTurns:
         """
         if not self.replays:
             return None
+        if asking.stops:  # the reply starts a turn of its own in a replay too
+            return None
         store = self._recordings.store
         definition = await store.definition((await store.turn(asking.session, asking.turn)).definition)
         place = self._recordings.place(definition)
-        if place is None or definition.interactive == "stop":  # the reply starts a turn of its own in a replay too
+        if place is None:
             return None
         transcript = await store.transcript(asking.session)
         found = [

@@ -24,8 +24,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.contracts.names import AGENT_TURN, DEFAULT_TASK_QUEUE, KNOCK, NEXUS_SERVICE, Signal
     from perdure.contracts.queues import fairness_key_of
     from perdure.contracts.schedules import Knocked
+    from perdure.contracts.sends import WhenBusy
     from perdure.contracts.turn_options import TurnOptions
-    from perdure.contracts.turns import TurnRequest, TurnResult, WhenBusy
+    from perdure.contracts.turns import TurnRequest, TurnResult
     from perdure.contracts.values import JsonValue, describe_mistake
     from perdure.engine import limits
 

@@ -58,12 +58,13 @@ from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.ids import DELEGATE_IDS
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import DEFAULT_TASK_QUEUE, NEXUS_DOOR
+from perdure.contracts.openings import OpenedTurn
 from perdure.contracts.queues import Role, Routing, models_queue, tools_queue
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.retention import SweepSlice, Swept
 from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
-from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
+from perdure.contracts.turns import CommitTurn, OpenTurn, TurnResult
 from perdure.contracts.webhooks import Egress, Notify
 from perdure.lanes.bodies import Bodies
 from perdure.libraries import settle_heap

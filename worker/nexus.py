@@ -19,7 +19,8 @@ from perdure.client.replies import Replies
 from perdure.client.requests import check_name, session_id, turn_request, validate, workflow_options
 from perdure.client.sessions import Sessions
 from perdure.contracts.names import AGENT_TURN, NEXUS_SERVICE, Update
-from perdure.contracts.turns import CancelRequest, SendRequest, TurnResult
+from perdure.contracts.sends import SendRequest
+from perdure.contracts.turns import CancelRequest, TurnResult
 from perdure.settings import Settings
 from perdure.store.errors import StoreError
 

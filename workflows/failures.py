@@ -11,8 +11,9 @@ from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 from perdure.contracts.budgets import Paid
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.hooks import HookResults
+from perdure.contracts.openings import Refusal
 from perdure.contracts.tools import DelegateReport, PlannedCall, ToolOutcome
-from perdure.contracts.turns import CommitTurn, OpenTurn, Refusal, StopReason, TurnResult
+from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason, TurnResult
 from perdure.contracts.values import replace
 from perdure.engine.calls import ToolResults, failed_outcome
 from perdure.engine.generation import Failed

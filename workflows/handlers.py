@@ -16,12 +16,13 @@ from perdure.contracts.input_requests import (
     ApproveRequest,
     DenyRequest,
     InputReceipt,
-    Reply,
+    ReplyBody,
     ResultRequest,
 )
 from perdure.contracts.names import Query, Signal, Update
-from perdure.contracts.turns import BudgetStatus, CancelReceipt, CancelRequest, SendReceipt, SendRequest, TurnStatus
-from perdure.contracts.values import JsonValue, is_visible
+from perdure.contracts.sends import SendReceipt, SendRequest
+from perdure.contracts.turns import BudgetStatus, CancelReceipt, CancelRequest, TurnStatus
+from perdure.contracts.values import JsonValue, is_visible, replace
 from perdure.contracts.waits import PauseReceipt, PauseRequest
 from perdure.workflows.mail import TurnMail, refuse
 
@@ -111,38 +112,49 @@ class Handlers:
     @workflow.update(name=Update.ANSWER)
     async def answer(self, *given: JsonValue) -> InputReceipt:
         """Take an answer to a question."""
-        return await self._mail.reply(_answer(given))
+        return await self._reply(_answer(given))
 
     @answer.validator
     def _check_answer(self, *given: JsonValue) -> None:
-        self._mail.check_reply(_answer(given))
+        self._check(_answer(given))
 
     @workflow.update(name=Update.APPROVE)
     async def approve(self, *given: JsonValue) -> InputReceipt:
         """Let a tool call run."""
-        return await self._mail.reply(_approval(given))
+        return await self._reply(_approval(given))
 
     @approve.validator
     def _check_approve(self, *given: JsonValue) -> None:
-        self._mail.check_reply(_approval(given))
+        self._check(_approval(given))
 
     @workflow.update(name=Update.DENY)
     async def deny(self, *given: JsonValue) -> InputReceipt:
         """Deny a tool call, or decline a question: the model gets an error result."""
-        return await self._mail.reply(_denial(given))
+        return await self._reply(_denial(given))
 
     @deny.validator
     def _check_deny(self, *given: JsonValue) -> None:
-        self._mail.check_reply(_denial(given))
+        self._check(_denial(given))
 
     @workflow.update(name=Update.SUBMIT_RESULT)
     async def submit_result(self, *given: JsonValue) -> InputReceipt:
         """Take the result of a tool call that the caller has run."""
-        return await self._mail.reply(_submitted(given))
+        return await self._reply(_submitted(given))
 
     @submit_result.validator
     def _check_submit_result(self, *given: JsonValue) -> None:
-        self._mail.check_reply(_submitted(given))
+        self._check(_submitted(given))
+
+    async def _reply(self, asked: ReplyBody) -> InputReceipt:
+        message = asked.message
+        if message is not None and not message.request_id:
+            message = replace(message, request_id=_update_id())
+        return await self._mail.reply(asked.reply(), message)
+
+    def _check(self, asked: ReplyBody) -> None:
+        if asked.message is not None and not is_visible(asked.message.prompt):
+            raise unreadable("message: has no visible character", what="reply", send='{"prompt": "text"}')
+        self._mail.check_reply(asked.reply(), asked.message)
 
     @workflow.update(name=Update.EXTEND)
     async def extend(self, *given: JsonValue) -> BudgetStatus:
@@ -204,23 +216,23 @@ def _update_id() -> str:
     return info.id if info is not None else ""
 
 
-def _answer(given: Sequence[JsonValue]) -> Reply:
+def _answer(given: Sequence[JsonValue]) -> AnswerRequest:
     send = '{"request": "id", "value": "the answer"}'
-    return read_input(given, AnswerRequest, what="reply", send=send).reply()
+    return read_input(given, AnswerRequest, what="reply", send=send)
 
 
-def _approval(given: Sequence[JsonValue]) -> Reply:
-    return read_input(given, ApproveRequest, what="reply", send='{"request": "id", "by": "who"}').reply()
+def _approval(given: Sequence[JsonValue]) -> ApproveRequest:
+    return read_input(given, ApproveRequest, what="reply", send='{"request": "id", "by": "who"}')
 
 
-def _denial(given: Sequence[JsonValue]) -> Reply:
+def _denial(given: Sequence[JsonValue]) -> DenyRequest:
     send = '{"request": "id", "by": "who", "reason": "why"}'
-    return read_input(given, DenyRequest, what="reply", send=send).reply()
+    return read_input(given, DenyRequest, what="reply", send=send)
 
 
-def _submitted(given: Sequence[JsonValue]) -> Reply:
+def _submitted(given: Sequence[JsonValue]) -> ResultRequest:
     send = '{"request": "id", "value": "the result"}, or {"request": "id", "error": "why there is none"}'
-    return read_input(given, ResultRequest, what="result", send=send).reply()
+    return read_input(given, ResultRequest, what="result", send=send)
 
 
 def _extend_request(given: Sequence[JsonValue]) -> ExtendRequest:

@@ -12,20 +12,10 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.contracts.budgets import ExtendRequest
 from perdure.contracts.errors import ErrorDetail, ReasonCode
-from perdure.contracts.input_requests import InputReceipt, Reply
-from perdure.contracts.turns import (
-    MAX_WAITING_BYTES,
-    MAX_WAITING_MESSAGES,
-    BudgetStatus,
-    CancelReceipt,
-    CancelRequest,
-    QueuedMessage,
-    RunState,
-    SendReceipt,
-    SendRequest,
-    TurnStatus,
-)
-from perdure.contracts.values import replace
+from perdure.contracts.input_requests import MAX_WAITING_BYTES, InputReceipt, Reply
+from perdure.contracts.sends import MAX_WAITING_MESSAGES, QueuedMessage, SendReceipt, SendRequest
+from perdure.contracts.turns import BudgetStatus, CancelReceipt, CancelRequest, RunState, TurnStatus
+from perdure.contracts.values import replace, size_of
 from perdure.contracts.waits import Pause, PauseReceipt, PauseRequest
 from perdure.engine import input_requests, limits, messages, stops
 from perdure.engine.limits import ExtendError, extend
@@ -190,14 +180,17 @@ class TurnMail:
     async def send(self, asked: SendRequest, request_id: str) -> SendReceipt:
         """Take a message for the running turn or a later one. The same request id twice is the same message."""
         # The receipt names a turn, and this turn's number is known only after open_turn.
-        running = self._running(await self._wait_opened())
+        return SendReceipt(turn=self._take_message(asked, request_id, self._running(await self._wait_opened())))
+
+    def _take_message(self, asked: SendRequest, request_id: str, running: RunningTurn) -> int:
+        """Take a message unless it came before; the turn that has it."""
         message = QueuedMessage.model_validate({**dict(asked), "request_id": request_id})
         turn = messages.find_turn_of(self.mail, request_id, running)
         if turn is None:
             self._need_room_for(message)
             self._check_message(message, running)
             self.mail, turn = messages.take_message(self.mail, message, running, self.runtime.now)
-        return SendReceipt(turn=turn)
+        return turn
 
     def _check_message(self, asked: SendRequest, running: RunningTurn) -> None:
         try:
@@ -209,22 +202,28 @@ class TurnMail:
         """Refuse a message if too many wait. Checked twice: before it is taken, and where it is taken, after others."""
         waiting = (*self.mail.queued, *self.mail.steered, asked)
         # The mailbox goes into the next run's input; a payload that is too large would keep the turn from going on.
-        size = sum(len(message.model_dump_json().encode()) for message in waiting)
+        size = size_of(waiting)
         if len(waiting) > MAX_WAITING_MESSAGES or size > MAX_WAITING_BYTES:
             message = f"{len(waiting) - 1} messages wait already; send this one when a turn has ended"
             raise refuse(ReasonCode.REQUEST_TOO_LARGE, message)
 
-    def check_reply(self, reply: Reply) -> None:
+    def check_reply(self, reply: Reply, message: SendRequest | None = None) -> None:
         """Refuse a reply that nothing waits for. A turn that has just rotated may not be set up for that yet."""
+        if message is not None:
+            self._need_room_for(message)
         if self.state is not None:
             self._accept_reply(self.state, reply)
 
-    async def reply(self, reply: Reply) -> InputReceipt:
-        """Take an answer, an approval or a denial."""
+    async def reply(self, reply: Reply, message: SendRequest | None = None) -> InputReceipt:
+        """Take an answer, an approval, a denial or a result, and the message beside it."""
         await self.runtime.wait(lambda: self.opened is not None)
         if self.state is None or not isinstance(self.opened, Opened):
             raise refuse(ReasonCode.REQUEST_INVALID, f"nothing waits for {reply.request!r}")
+        if message is not None:
+            self._need_room_for(message)
         self.mail, receipt = self._accept_reply(self.state, reply)
+        if message is not None:
+            self._take_message(message, message.request_id, self._running(self.opened))
         return receipt
 
     def _accept_reply(self, state: TurnState, reply: Reply) -> tuple[Mailbox, InputReceipt]:

@@ -6,11 +6,12 @@ from perdure.contracts.generations import Compact, Compacted, Generate, Generati
 from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import Activity
+from perdure.contracts.openings import OpenedTurn
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.retention import SweepSlice, Swept
 from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.tools import CollectDelegates, ToolOutcome
-from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, TurnResult
+from perdure.contracts.turns import CommitTurn, OpenTurn, TurnResult
 from perdure.contracts.webhooks import Notify
 
 

@@ -15,18 +15,11 @@ from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compact, Compacted, Generate, Generation
 from perdure.contracts.hooks import HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople
+from perdure.contracts.openings import OpenedTurn
 from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.sends import QueuedMessage
 from perdure.contracts.tools import CallTool, ToolOutcome, ToolPolicy
-from perdure.contracts.turns import (
-    CancelRequest,
-    CommitTurn,
-    Continuation,
-    OpenedTurn,
-    OpenTurn,
-    QueuedMessage,
-    StopReason,
-    TurnResult,
-)
+from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenTurn, StopReason, TurnResult
 from perdure.contracts.values import replace
 from perdure.engine import delegates, hooks, input_requests, messages, stops
 from perdure.engine.calls import CallTools, ToolResults, failed_outcome
@@ -75,8 +68,9 @@ class TurnWorld(TurnMail, World):
             if isinstance(opened, TurnResult):
                 return await self._go_on_with_queue(opened)
             self.story = Story(opened, self)
-            if asked.reply is not None:
-                self.mail = input_requests.accept_first_reply(opened, self.mail, asked.reply, self.now)
+            if asked.replies:
+                self.mail = input_requests.accept_first_replies(opened, self.mail, asked.replies, self.now)
+                self.mail = messages.steer_prompt(self.mail, asked, self.request_id)
         else:
             carried = Carried.model_validate(asked.carried)
             self.story = Story(carried.turn, self, carried.place)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perdure.contracts.agents import fill_variables, names_in
 from perdure.contracts.mcp import AnyServerConfig, OAuthConfig, StdioServerConfig
+from perdure.contracts.variables import fill_variables, names_in
 
 FOLDER_VARIABLE = "PERDURE_MCP_FOLDER"
 """Variable that names the folder of tokens and servers' logs; ``~/.perdure/mcp`` without it."""

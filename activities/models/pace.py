@@ -26,8 +26,9 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.errors import error_of_shutdown, transient
 from perdure.activities.telling.metrics import Metrics
-from perdure.contracts.agents import REFERENCE, AgentDefinition, destination_of
+from perdure.contracts.agents import AgentDefinition, destination_of
 from perdure.contracts.errors import ErrorDetail, ReasonCode
+from perdure.contracts.variables import REFERENCE
 from perdure.contracts.waits import WAITS_FOR_ITS_TURN
 from perdure.llm.pace import Pace, Sent
 from perdure.store import Store, StoreError

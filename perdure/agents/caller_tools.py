@@ -6,8 +6,8 @@ from perdure.agents.schemas import check_schema, check_size
 from perdure.agents.tool import ToolDefinitionError, caller_tool_of
 from perdure.contracts.caller_tools import CallerTool
 from perdure.contracts.names import Activity
-from perdure.contracts.tools import ToolDeclaration
-from perdure.contracts.values import JsonValue
+from perdure.contracts.tools import REQUEST_REFERENCE, ToolDeclaration
+from perdure.contracts.values import JsonValue, replace
 
 
 def declare_caller_tools(tools: Sequence[CallerTool], taken: Collection[str] = ()) -> tuple[ToolDeclaration, ...]:
@@ -29,7 +29,8 @@ def declare_caller_tools(tools: Sequence[CallerTool], taken: Collection[str] = (
         check_size(tool.parameters for tool in tools)
     except ValueError as error:
         raise ToolDefinitionError(f"parameters: {error}") from None
-    return tuple(caller_tool_of(dict(tool)).declaration for tool in tools)
+    declared = (caller_tool_of(dict(tool)).declaration for tool in tools)
+    return tuple(replace(tool, reference=REQUEST_REFERENCE) for tool in declared)
 
 
 def check_output_schema(schema: dict[str, JsonValue]) -> None:

@@ -25,7 +25,8 @@ from perdure.client.requests import Content
 from perdure.contracts.files import InlineFile
 from perdure.contracts.ids import Signed, slug_of
 from perdure.contracts.input_requests import InputReceipt
-from perdure.contracts.turns import RunState, TurnResult, TurnStatus, WhenBusy
+from perdure.contracts.sends import WhenBusy
+from perdure.contracts.turns import RunState, TurnResult, TurnStatus
 from perdure.contracts.values import JsonValue
 from perdure.mcp_server import MISSING_SDK, ServedCall, as_web_application
 from perdure.settings import load_settings

@@ -22,8 +22,9 @@ from perdure.contracts.deltas import Delta
 from perdure.contracts.dimensions import DIMENSIONS
 from perdure.contracts.events import Envelope, Names
 from perdure.contracts.input_requests import InputRequest
+from perdure.contracts.sends import WhenBusy
 from perdure.contracts.turn_options import ResumeOptions
-from perdure.contracts.turns import TurnResult, TurnStatus, WhenBusy
+from perdure.contracts.turns import TurnResult, TurnStatus
 from perdure.contracts.values import JsonValue
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

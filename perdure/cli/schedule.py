@@ -13,7 +13,7 @@ from perdure.cli.options import as_json, list_limit
 from perdure.cli.output import print_json, print_list
 from perdure.cli.render import clean, duration
 from perdure.contracts.schedules import Schedule, ScheduleRun
-from perdure.contracts.turns import WhenBusy
+from perdure.contracts.sends import WhenBusy
 
 SHOWN = 5
 """Next runs that are listed."""

@@ -31,6 +31,8 @@ from perdure.client.errors import (
     WrongTurnError,
 )
 from perdure.client.read import ToolMetrics
+from perdure.client.replies import Replied
+from perdure.client.requests import ReplyOptions
 from perdure.client.resumes import ResumeOutcome
 from perdure.client.sessions import Erased
 from perdure.client.tasks import Task
@@ -38,6 +40,7 @@ from perdure.client.turn import Turn
 from perdure.client.views import SessionView, TurnView
 from perdure.contracts.blocks import Block
 from perdure.contracts.errors import KeyringError, PerdureError
+from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, ResultRequest
 from perdure.contracts.tool_choice import NamedTool
 from perdure.contracts.turn_options import ResumeOptions, TaskOptions, TurnOptions
 from perdure.contracts.waits import Cause, TurnWait
@@ -45,6 +48,8 @@ from perdure.settings import SettingsError
 from perdure.store.errors import StoreError, StoreUnavailableError, StoreVersionError
 
 __all__ = [
+    "AnswerRequest",
+    "ApproveRequest",
     "Block",
     "BlockOutcome",
     "BlockedError",
@@ -53,6 +58,7 @@ __all__ = [
     "Client",
     "ClientError",
     "ConnectOptions",
+    "DenyRequest",
     "Erased",
     "EventsGoneError",
     "KeyringError",
@@ -60,8 +66,11 @@ __all__ = [
     "NamedTool",
     "NoWorkerError",
     "PerdureError",
+    "Replied",
+    "ReplyOptions",
     "RequestRefusedError",
     "ReservedIdError",
+    "ResultRequest",
     "ResumeOptions",
     "ResumeOutcome",
     "ScheduleExistsError",

@@ -8,8 +8,8 @@ from perdure.client.requests import Content, SendOptions, read_content, session_
 from perdure.client.sessions import Sessions
 from perdure.client.turn import Turn
 from perdure.contracts.checkpoints import ResumeFrom
+from perdure.contracts.sends import WhenBusy
 from perdure.contracts.turn_options import ResumeOptions, TurnOptions
-from perdure.contracts.turns import WhenBusy
 from perdure.store.admission import Fresh
 
 GUIDANCE = "what matters for the work ahead"

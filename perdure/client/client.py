@@ -6,23 +6,22 @@ Temporal has forgotten. (A start also looks there whether the agent is known; a 
 Long, because each public method says what it takes, gives and raises, and a client is one thing to its callers.
 """
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Self, Unpack, overload
 
 import temporalio.client
 
-from perdure.agents.files import File, Image
 from perdure.client.asks import Ask, Compact, Fork, Resume, Send, Start, carry_out
 from perdure.client.blocks import BlockOutcome, Blocks, Only
 from perdure.client.cancels import CancelOutcome, OpenFilter, cancel_listed, cancel_one, list_open, outcome_of
 from perdure.client.connect import ConnectOptions
 from perdure.client.deltas import with_deltas
-from perdure.client.errors import NoWorkerError, RequestRefusedError, SessionIdleError, UnknownArtifactError
+from perdure.client.errors import NoWorkerError, SessionIdleError, UnknownArtifactError
 from perdure.client.read import ask_of, list_sessions, read_trajectory
-from perdure.client.replies import Replies
-from perdure.client.requests import Content, ResultMore, SendOptions, validate
+from perdure.client.replies import Replied, Replies, refuse_attached
+from perdure.client.requests import Content, ReplyOptions, ResultMore, SendOptions, validate
 from perdure.client.resumes import MOST, PER_SECOND, Admit, EndedFilter, Pace, ResumeOutcome, resume_ended
 from perdure.client.schedules import Schedules
 from perdure.client.sessions import Erased, Sessions, found_in_store
@@ -41,11 +40,12 @@ from perdure.contracts.budgets import Limits
 from perdure.contracts.checkpoints import Checkpoint
 from perdure.contracts.deltas import Delta
 from perdure.contracts.events import Envelope
-from perdure.contracts.input_requests import InputReceipt, OpenRequest
+from perdure.contracts.input_requests import InputReceipt, OpenRequest, ReplyBody
 from perdure.contracts.messages import Message
 from perdure.contracts.names import Update
+from perdure.contracts.sends import WhenBusy
 from perdure.contracts.turn_options import ResumeOptions, TaskOptions, TurnOptions
-from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnStatus, WhenBusy
+from perdure.contracts.turns import BudgetStatus, CancelRequest, TurnStatus
 from perdure.contracts.values import JsonValue
 from perdure.contracts.waits import TurnWait
 from perdure.settings import Settings, load_settings
@@ -218,8 +218,7 @@ class Client:
                 turn. ``steer``: the running turn reads it before its next generation. ``interrupt``: cancel the running
                 turn and all queued ones, then start with this message. ``rollback``: the same, from where the
                 cancelled turn began.
-            options: ``request_id``, which makes sending twice harmless, ``context`` and ``by`` for the turn, and
-                ``priority``, which counts if the message begins a run.
+            options: See :class:`~perdure.client.requests.SendOptions`; ``request_id`` makes sending twice harmless.
 
         Raises:
             UnknownSessionError: There is no session of that id; nothing was sent.
@@ -240,11 +239,7 @@ class Client:
             UnknownSessionError: There is no session of that id.
             NoWorkerError: No worker took the answer.
         """
-        if any(isinstance(part, Image | File) for part in (value if isinstance(value, list) else [value])):
-            raise RequestRefusedError(
-                "an answer is text or JSON; send images and files before it, with "
-                'client.send(session, […], when_busy="steer")'
-            )
+        refuse_attached(value)
         return await self._replies.reply(session, Update.ANSWER, {"request": request, "value": value, "by": by})
 
     async def approve(self, session: str, request: str, *, by: str, **more: Unpack[ApproveMore]) -> InputReceipt:
@@ -272,6 +267,13 @@ class Client:
         what = {} if value is None and more.get("error") is not None else {"value": value}
         return await self._replies.reply(session, Update.SUBMIT_RESULT, {"request": request, **what, **more})
 
+    async def reply(self, session: str, replies: Sequence[ReplyBody], **options: Unpack[ReplyOptions]) -> Replied:
+        """Give several replies: a session that has stopped goes on with all of them in one turn, with these options.
+
+        What they leave out is as in the turn before; ``prompt`` is read last. Raises what :meth:`answer` does.
+        """
+        return await self._replies.reply_to_all(session, replies, options)
+
     async def inbox(
         self, session: str | None = None, *, agent: str | None = None, tenant: str | None = None
     ) -> list[OpenRequest]:
@@ -284,9 +286,7 @@ class Client:
             agent: Only turns of this agent.
             tenant: Only sessions of this tenant; empty is the default tenant.
 
-        Raises:
-            ServerUnreachableError: The server does not answer.
-            StoreError: The store does not answer.
+        Raises ServerUnreachableError or StoreError if the server or the store does not answer.
         """
         return await self._replies.open_requests(session, agent=agent, tenant=tenant)
 

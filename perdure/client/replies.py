@@ -1,15 +1,16 @@
-"""Replies of people to a session's input requests: to the turn that waits for them, or to the next one."""
+"""Replies to a session's input requests: to the turn that waits for them, or to the next one, which they begin."""
 
 import contextlib
 import itertools
 import json
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from perdure.agents.files import File, Image
 from perdure.client.errors import BlockedError, NoWorkerError, RequestRefusedError, SessionBusyError
 from perdure.client.read import closures, read_events
-from perdure.client.requests import turn_request, validate
+from perdure.client.requests import Files, ReplyOptions, SendOptions, read_content, turn_request, validate
 from perdure.client.sessions import Sessions
 from perdure.client.updates import (
     NotTakenError,
@@ -20,7 +21,7 @@ from perdure.client.updates import (
     worker_timeout,
 )
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import UserInputReceived
+from perdure.contracts.events import UserInputReceived, UserMessageReceived
 from perdure.contracts.input_requests import (
     AnswerRequest,
     ApproveRequest,
@@ -28,24 +29,60 @@ from perdure.contracts.input_requests import (
     InputReceipt,
     OpenRequest,
     Reply,
+    ReplyBody,
     ResultRequest,
     describe_other_terms,
     digest_of,
     readings,
+    receipt_of,
 )
 from perdure.contracts.names import Update
+from perdure.contracts.sends import SendRequest
 from perdure.contracts.values import JsonValue
 from perdure.store.errors import NotFoundError
 
-_Body = AnswerRequest | ApproveRequest | DenyRequest | ResultRequest
-
-_BODIES: Mapping[Update, type[_Body]] = {
+_BODIES: Mapping[Update, type[ReplyBody]] = {
     Update.ANSWER: AnswerRequest,
     Update.APPROVE: ApproveRequest,
     Update.DENY: DenyRequest,
     Update.SUBMIT_RESULT: ResultRequest,
 }
 """Inputs of the updates that reply."""
+
+
+_UPDATES: Mapping[type[ReplyBody], Update] = {kind: update for update, kind in _BODIES.items()}
+
+
+@dataclass(frozen=True)
+class Replied:
+    """Outcome of replies.
+
+    Attributes:
+        receipts: What was decided, in the order of the replies.
+        turn: The number of the turn that they have started; None if one took them that was there already.
+    """
+
+    receipts: tuple[InputReceipt, ...] = ()
+    turn: int | None = None
+
+
+@dataclass(frozen=True)
+class _Saying:
+    """Options and message of a request that replies."""
+
+    options: ReplyOptions
+    request_id: str
+    text: str
+    files: Files
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Outcome of one attempt; ``has_message`` says whether the turn has the message too."""
+
+    receipts: tuple[InputReceipt, ...] = ()
+    turn: int | None = None
+    has_message: bool = False
 
 
 class Replies:
@@ -70,19 +107,39 @@ class Replies:
 
     async def reply(self, session: str, update: Update, fields: Mapping[str, object]) -> InputReceipt:
         """Give a reply to the turn that waits for it, or to the next one; the same reply twice is harmless."""
-        body = validate(_BODIES[update], fields)
-        request_id, attempts = uuid.uuid4().hex, itertools.count()
+        replied = await self.reply_to_all(session, [validate(_BODIES[update], fields)], {})
+        return replied.receipts[0]
+
+    async def reply_to_all(self, session: str, said: Sequence[ReplyBody], options: ReplyOptions) -> Replied:
+        """Give several replies; see :meth:`Client.reply`.
+
+        A turn that waits gets the message beside them with the last one, so that its model reads all of them together.
+        What is asked twice is the same request, and so is its message.
+        """
+        if not said or not all(type(one) in _UPDATES for one in said):
+            kinds = ", ".join(kind.__name__ for kind in _UPDATES)
+            raise RequestRefusedError(f"replies: give at least one, each of them one of {kinds}")
+        prompt, attempts, replied = options.get("prompt", ""), itertools.count(), _Given()
+        request_id = digest_of(session, [[one.model_dump_json() for one in said], repr(prompt)])
+        saying = _Saying(options, request_id, *await read_content(prompt))
         try:
-            return await send_again(lambda: self._give(session, update, body, request_id, next(attempts)))
+            while len(replied.receipts) < len(said):
+                left = said[len(replied.receipts) :]
+                given = await send_again(lambda: self._give(session, left, saying, next(attempts)))  # noqa: B023
+                replied = replace(given, receipts=(*replied.receipts, *given.receipts))
+            if prompt and not replied.has_message and not await self._has_heard(session, said[-1].request, saying.text):
+                sent = SendOptions(by=options.get("by", ""), request_id=request_id)
+                await self._sessions.send(session, prompt, "steer", **sent)
         except NotTakenError as error:
             why = "it is not asked yet, or its turns end as fast as it is given"
             raise SessionBusyError(f"session {session!r} did not take the reply: {why}; try again") from error
         except TimeoutError:
             await self._sessions.check_worker()
             raise no_worker_took("reply", session) from None
+        return Replied(replied.receipts, replied.turn)
 
-    async def _give(self, session: str, update: Update, body: _Body, request_id: str, attempt: int) -> InputReceipt:
-        """Give it to the running turn, or have it start the next one.
+    async def _give(self, session: str, said: Sequence[ReplyBody], saying: "_Saying", attempt: int) -> "_Given":
+        """Give the first to the running turn, or have all of them start the next one.
 
         The same reply is the same update, which the server answers from the history: repeats count as one of those that
         a run may take. A refusal may be kept there too, so each attempt has an id of its own.
@@ -90,18 +147,29 @@ class Replies:
         Raises:
             NotTakenError: The turn ended meanwhile, is about to ask, or somebody else was first.
         """
-        newest, reply = await self._sessions.runs.find_newest(session), body.reply()
+        newest, body = await self._sessions.runs.find_newest(session), said[0]
         if newest is None or not newest.running:
             try:
-                return await self._go_on_with(session, reply, request_id)
+                return await self._go_on_with(session, [one.reply() for one in said], saying)
             except SessionBusyError as error:
                 raise NotTakenError("lost") from error
+        reply, has_message = body.reply(), bool(saying.text) and len(said) == 1
+        if has_message:
+            body = body.model_copy(update={"message": await self._message_of(session, saying)})
+        more = [saying.request_id] if has_message else []
         stands = [reply.always.model_dump(mode="json")] if reply.always is not None else []
-        said = digest_of(reply.request, [reply.decision, reply.value, reply.digest, *stands])
+        digest = digest_of(reply.request, [reply.decision, reply.value, reply.digest, *stands, *more])
+        update, named = _UPDATES[type(body)], f"{digest}-{attempt}"
         try:
-            return await send_update(self._sessions.temporal, session, update, body, InputReceipt, f"{said}-{attempt}")
+            receipt = await send_update(self._sessions.temporal, session, update, body, InputReceipt, named)
         except UpdateRefusedError as error:
-            return await self._find_receipt(session, reply, error)
+            return _Given((await self._find_receipt(session, reply, error),))
+        return _Given((receipt,), has_message=has_message)
+
+    async def _message_of(self, session: str, saying: "_Saying") -> SendRequest:
+        parts = await self._sessions.keep_files(session, saying.files)
+        fields: dict[str, object] = {"prompt": saying.text, "request_id": saying.request_id, "when_busy": "steer"}
+        return validate(SendRequest, {**fields, "parts": parts, "by": saying.options.get("by", "")})
 
     async def _find_receipt(self, session: str, reply: Reply, refused: UpdateRefusedError) -> InputReceipt:
         """The receipt of the same reply in an earlier turn."""
@@ -111,18 +179,26 @@ class Replies:
             return await self._find_same_reply(session, reply)
         raise RequestRefusedError(f"session {session!r} refused the reply: {refused}") from refused
 
-    async def _go_on_with(self, session: str, reply: Reply, request_id: str) -> InputReceipt:
-        """Start the turn that goes on with the reply; or find that the same reply was given before."""
+    async def _go_on_with(self, session: str, replies: Sequence[Reply], saying: "_Saying") -> "_Given":
+        """Start the turn that goes on with the replies, except for those that were given before."""
         await self._sessions.check_known(session)
         store = await self._sessions.store()
         record = await store.session(session)
         last = await store.turn(session, record.turn)
         waits = {request.request_id: request for request in last.result.requests} if last.result is not None else {}
-        if reply.request not in waits:
-            return await self._find_same_reply(session, reply)
-        text = reply.value if isinstance(reply.value, str) and reply.value else f"{reply.decision} {reply.request}"
-        request = turn_request(session, {"prompt": text, "request_id": request_id, "reply": reply})
-        turn = await self._sessions.start(session, request)
+        stand = {
+            reply.request: await self._find_same_reply(session, reply)
+            for reply in replies
+            if reply.request not in waits
+        }
+        left = [reply for reply in replies if reply.request in waits]
+        if not left:
+            return _Given(tuple(stand.values()))
+        options, own = saying.options, {"prompt": saying.text, "request_id": saying.request_id, "replies": left}
+        request = turn_request(session, {**options, **own})
+        if request.agent is not None:
+            await self._sessions.check_agent(request.agent, session)
+        turn = await self._sessions.start(session, request, saying.files, options.get("priority"))
         try:
             async with worker_timeout():
                 number = await turn.number()
@@ -135,14 +211,10 @@ class Replies:
                 raise BlockedError(f"session {session!r}: {result.error}")
             raise RequestRefusedError(f"session {session!r} refused the reply: {result.error}")
         opened = await store.turn(session, number)
-        return InputReceipt(
-            request_id=reply.request,
-            decision=reply.decision,
-            by=reply.by,
-            at=opened.started_at,
-            digest=waits[reply.request].digest,
-            always=reply.always and reply.always.of_call(waits[reply.request].arguments),
-        )
+        for reply in left:
+            asked = waits[reply.request]
+            stand[reply.request] = receipt_of(reply, opened.started_at, digest=asked.digest, arguments=asked.arguments)
+        return _Given(tuple(stand[reply.request] for reply in replies), number, has_message=True)
 
     async def _find_same_reply(self, session: str, reply: Reply) -> InputReceipt:
         """The receipt of a reply that was given before, by the log."""
@@ -164,6 +236,16 @@ class Replies:
         msg = f"{reply.request!r} was {receipt.decision} by {who} at {receipt.at.isoformat()}; that stands"
         raise RequestRefusedError(msg)
 
+    async def _has_heard(self, session: str, request: str, text: str) -> bool:
+        """Whether a message came with the reply to this request when that was given before."""
+        is_behind = False
+        async for envelope in read_events(await self._sessions.store(), session):
+            event = envelope.event
+            is_behind |= isinstance(event, UserInputReceived) and event.request_id == request
+            if is_behind and isinstance(event, UserMessageReceived) and event.content == text:
+                return True
+        return False
+
     async def _find_decision(self, session: str, request: str) -> tuple[InputReceipt, str] | None:
         """Find the decision about a request: the receipt, from the log, and all of the call's result."""
         store, turn = await self._sessions.store(), 0
@@ -177,6 +259,19 @@ class Replies:
             return None
         message = await store.result_of_call(session, turn, request)  # an event has the beginning only
         return receipt, message.content if message is not None else ""
+
+
+def refuse_attached(value: JsonValue) -> None:
+    """Refuse an answer that has images or files.
+
+    Raises:
+        RequestRefusedError: It has.
+    """
+    if any(isinstance(part, Image | File) for part in (value if isinstance(value, list) else [value])):
+        raise RequestRefusedError(
+            "an answer is text or JSON; send images and files before it, with "
+            'client.send(session, […], when_busy="steer")'
+        )
 
 
 def _canonical(value: JsonValue) -> str:

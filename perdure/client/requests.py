@@ -17,6 +17,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 
 from perdure.agents.files import MAX_BYTES, File, Image
 from perdure.client.errors import RequestRefusedError, ReservedIdError
+from perdure.contracts.budgets import Budgets
 from perdure.contracts.files import ContentError, FilePart, check_parts, part_of
 from perdure.contracts.ids import SESSION_ID_PATTERN, refusal_of, refusal_of_request, slug_of
 from perdure.contracts.json_bounds import BoundsError, check_value
@@ -35,6 +36,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class SendOptions(TypedDict, total=False):
     """Options of a message; ``context``, ``by`` and ``traceparent`` are for the turn that takes it.
 
+    ``stop_for_results`` is for the turn that it begins, as in :class:`perdure.client.TurnOptions`.
+
     ``priority`` counts if the message begins a run: a run that works keeps its own, for all turns that it carries out.
     """
 
@@ -43,6 +46,7 @@ class SendOptions(TypedDict, total=False):
     by: str
     priority: int | None
     traceparent: str
+    stop_for_results: bool
 
 
 class ResultMore(TypedDict, total=False):
@@ -172,6 +176,29 @@ async def check_name(session: str, tenant: str, open_store: Callable[[], Awaitab
 Content = str | Sequence[str | Image | File | Mapping[str, JsonValue]]
 """A prompt: a text, or a list of texts, images and files. Mappings are OpenAI's parts of type ``text``, ``image_url``
 and ``file``; a URL is ``data:…``, or ``http(s)://…``, which the client fetches itself."""
+
+
+class ReplyOptions(TypedDict, total=False):
+    """Options of a turn that replies begin: what they leave out is as it was in the turn that asked.
+
+    ``prompt`` is a message behind the replies. ``tools`` stand in place of those that came with the request before.
+    Another ``agent`` can go on once the results of all calls are given.
+    """
+
+    prompt: Content
+    agent: str | None
+    model: str | None
+    max_steps: int | None
+    budgets: Budgets | None
+    by: str
+    priority: int | None
+    tools: Sequence[Mapping[str, object]]
+    output_schema: Mapping[str, JsonValue] | None
+    generate_params: Mapping[str, JsonValue] | None
+    tool_choice: ToolChoice | None
+    traceparent: str
+    stop_for_results: bool
+
 
 Files = Sequence[tuple[str, bytes]]
 """The name and bytes of each image and file of a prompt."""

@@ -58,7 +58,8 @@ from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import Envelope
 from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
-from perdure.contracts.turns import RunState, SendReceipt, SendRequest, TurnRequest, WhenBusy
+from perdure.contracts.sends import SendReceipt, SendRequest, WhenBusy
+from perdure.contracts.turns import RunState, TurnRequest
 from perdure.contracts.values import Value, replace
 from perdure.contracts.waits import Cause, PauseRequest
 from perdure.settings import Settings
@@ -306,8 +307,8 @@ class Sessions:
         request, request_id = turn_request(session, {"prompt": text, **options}), options.get("request_id")
         request = replace(request, traceparent=request.traceparent or tracing.caller())
         said = {"request_id": request.request_id, "when_busy": when_busy, "context": request.context, "by": request.by}
-        if request.traceparent and when_busy != "steer":
-            said["traceparent"] = request.traceparent
+        if when_busy != "steer":
+            said |= {name: value for name in ("traceparent", "stop_for_results") if (value := getattr(request, name))}
         message = validate(SendRequest, {"prompt": text, **said})
         if not is_known:
             newest = await self.find_run(session)

@@ -21,6 +21,7 @@ from perdure.contracts.retention import Retention
 from perdure.contracts.retries import Fallback, RetryPolicy, check_no_address
 from perdure.contracts.tools import ToolDeclaration, ToolPolicy
 from perdure.contracts.values import Authored, JsonValue, Schema, Value, find_repeated, replace, spell_json
+from perdure.contracts.variables import REFERENCE, fill_variables, is_credential, names_in
 
 
 class Skill(Value):
@@ -56,9 +57,6 @@ class Skill(Value):
         return f"{self.capability}:{self.name}" if self.capability else self.name
 
 
-REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-"""A variable of the worker's environment, in place of its value."""
-
 SHORTEST_SECRET = 8
 """Shortest value that counts as a secret; shorter ones, such as the ``EMPTY`` of local servers, do not."""
 
@@ -66,12 +64,6 @@ _WHERE = re.compile(
     r"(api_(base|key|type|version)|base_url|organization|project|(extra_|default_)?headers|timeout|deployment_(id|url)"
     r"|region_name|custom_llm_provider|ssl_verify|client_id|tenant_id"
     r"|(aws|azure|vertex|watsonx|gcs|oci|sagemaker|databricks|gigachat)_\w+)\Z"
-)
-_CREDENTIAL = re.compile(
-    r"(key|token|secret|password|passwd|credentials?|auth|authorization|jwt|cookies?)$", re.IGNORECASE
-)
-_NO_CREDENTIAL = re.compile(
-    r"((idempotency|cache|partition|routing|sort)[-_]?key|(stop|bos|eos|pad)[-_]token)$", re.IGNORECASE
 )
 _IN_ADDRESS = re.compile(r"://[^/?#]*[^/?#:]@|[?&][\w-]*(?:key|token|secret|sig)=[^&#]{8}", re.IGNORECASE)
 _FILE = re.compile(r"[^{}]*\.json|(~|\.)?/[^{}]*")
@@ -164,11 +156,6 @@ def check_params(params: Mapping[str, JsonValue]) -> None:
         if written or _IN_ADDRESS.search(rest):
             msg = f"{name} would be stored as it stands; write '${{NAME}}' and set NAME in the worker's environment"
             raise ValueError(msg)
-
-
-def is_credential(name: str) -> bool:
-    """Whether a name says that its value is a credential."""
-    return _CREDENTIAL.search(name) is not None and _NO_CREDENTIAL.search(name) is None
 
 
 def _texts(name: str, value: JsonValue, secret: bool) -> Iterator[tuple[str, str, bool]]:
@@ -282,6 +269,7 @@ class TurnPolicy(Value):
         tool_queue: Task queue of the tools that name none.
         most_refused: Answers in a row whose calls are all refused before they run that end the turn; 0 means no limit,
             of turns that began before there was one.
+        stop_for_results: Whether a turn that needs nothing but results of its caller's tools ends, and does not wait.
     """
 
     agent: str
@@ -307,6 +295,7 @@ class TurnPolicy(Value):
     compaction_queue: str | None = None
     tool_queue: str | None = None
     most_refused: int = 0
+    stop_for_results: bool = Field(default=False, exclude_if=operator.not_)
 
     @property
     def conditions(self) -> tuple[AnyCondition, ...]:
@@ -566,20 +555,6 @@ class AgentDefinition(Value):
             compaction=CompactionPolicy(above_tokens=above),
             also_on=tuple(self.fallback_models[at - 1].also_on),
         )
-
-
-def names_in(text: str) -> list[str]:
-    """The variables that a text refers to."""
-    return [str(name) for name in REFERENCE.findall(text)]
-
-
-def fill_variables(text: str, environment: Mapping[str, str]) -> str:
-    """The text with the values of the variables.
-
-    Raises:
-        KeyError: One is not set.
-    """
-    return REFERENCE.sub(lambda found: environment[found[1]], text)
 
 
 def names_of_call(params: Mapping[str, JsonValue], *, secrets: bool = False) -> list[str]:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator
 
 from perdure.contracts.input_requests import LONGEST_EXPIRY
 from perdure.contracts.tools import CALLER_REFERENCE, DEFAULT_CALLER_TIMEOUT, WIRE_NAME_PATTERN, ToolDeclaration
-from perdure.contracts.values import JsonValue, Schema, Value, find_repeated
+from perdure.contracts.values import JsonValue, Schema, Value, find_repeated, size_of
 
 MOST_CALLER_TOOLS = 64
 """Most tools that a start request may bring."""
@@ -62,7 +62,7 @@ def _are_few_and_small(tools: tuple[CallerTool, ...]) -> tuple[CallerTool, ...]:
     if twice := find_repeated(tool.name for tool in tools):
         msg = f"two are named {twice}; rename one"
         raise ValueError(msg)
-    size = sum(len(tool.model_dump_json().encode()) for tool in tools)
+    size = size_of(tools)
     if size > MAX_TOOLS_BYTES:
         msg = f"are {size:,} bytes, the limit is {MAX_TOOLS_BYTES:,}"
         raise ValueError(msg)

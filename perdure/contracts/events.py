@@ -317,9 +317,10 @@ class ToolStep(CallEvent):
 
 
 class UserInputRequired(InputRequest):
-    """The turn waits for a person: for the answer to a question, or for the approval of a tool call."""
+    """The turn waits for a reply, or ``stops`` for it: an answer, an approval, or the result of a call."""
 
     type: Literal["user_input_required"] = "user_input_required"
+    stops: bool = Field(default=False, exclude_if=operator.not_)
 
 
 class UserInputReceived(DecidedRequest):

@@ -9,9 +9,9 @@ from pydantic import Field
 from perdure.contracts.budgets import Paid, Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.hooks import Decided
+from perdure.contracts.sends import SendRequest
 from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import SendRequest
 from perdure.contracts.values import Value
 
 CompactionTrigger = Literal["threshold", "overflow_recovery", "manual"]

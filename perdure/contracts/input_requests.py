@@ -1,18 +1,23 @@
-"""Questions, approvals and calls that the caller runs: what a turn asks for, what is replied, and rules that ask."""
+"""Questions, approvals and calls that the caller runs: what a turn asks for, what is replied, and rules that ask.
+
+Long, because each kind of reply says for itself what it takes and refuses.
+"""
 
 import hashlib
 import json
+import operator
 from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, Self, TypeVar, cast
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
-from pydantic_core import from_json
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError, from_json
 
 from perdure.contracts.files import refuse_files
+from perdure.contracts.sends import SendRequest
 from perdure.contracts.standing_approvals import AlwaysScope, Reason, StandingTerms, Until, check_always
 from perdure.contracts.tool_choice import ToolChoice
-from perdure.contracts.values import Authored, Items, JsonValue, PublicValue, Value, is_like
+from perdure.contracts.values import Authored, Items, JsonValue, PublicValue, Value, find_repeated, is_like, size_of
 
 T = TypeVar("T")
 
@@ -21,6 +26,9 @@ MAX_ANSWER_BYTES = 32 * 1024
 
 DEEPEST_ANSWER = 64
 """Most levels of an answer that is JSON."""
+
+MAX_WAITING_BYTES = 512 * 1024
+"""Size of all messages or replies that wait at a running turn, in UTF-8; one payload holds them when a turn rotates."""
 
 MAX_OPTIONS = 20
 """Most options of a question."""
@@ -182,6 +190,7 @@ class AskPeople(Value):
         store: The id of the store that the turn lives in.
         decided: Decisions that no other activity writes; the log gets them before the calls run.
         trace: The trace context of the turn's span; empty if the turn is not traced.
+        stops: Whether the turn ends with the requests, so that a reply starts the next one.
     """
 
     session: str
@@ -191,6 +200,7 @@ class AskPeople(Value):
     store: str = ""
     decided: tuple[DecidedRequest, ...] = ()
     trace: str = ""
+    stops: bool = Field(default=False, exclude_if=operator.not_)
 
 
 def _is_deeper(value: JsonValue, levels: int) -> bool:
@@ -247,12 +257,54 @@ class Reply(Value):
     tool_choice: ToolChoice | None = Field(default=None, exclude_if=lambda choice: choice is None)
 
 
+def check_replies(replies: tuple[Reply, ...]) -> tuple[Reply, ...]:
+    """Check that no request is replied to twice, and that the replies fit into one payload.
+
+    Raises:
+        ValueError: It is not so.
+    """
+    if twice := find_repeated(reply.request for reply in replies):
+        msg = f"{twice} is replied to twice"
+        raise ValueError(msg)
+    size = size_of(replies)
+    if size > MAX_WAITING_BYTES:
+        msg = f"are {size:,} bytes together, the limit is {MAX_WAITING_BYTES:,}; give shorter ones"
+        raise ValueError(msg)
+    return replies
+
+
+def receipt_of(reply: Reply, at: datetime, *, digest: str, arguments: str) -> InputReceipt:
+    """The receipt of a reply that was taken, with the digest and the masked arguments of its call."""
+    return InputReceipt(
+        request_id=reply.request,
+        decision=reply.decision,
+        by=reply.by,
+        at=at,
+        digest=digest,
+        always=reply.always and reply.always.of_call(arguments),
+    )
+
+
 class ReplyRequest(Value):
-    """Input of the updates that reply to an input request; ``request`` is the id of the input request."""
+    """Input of the updates that reply to an input request.
+
+    Attributes:
+        request: The id of the input request.
+        message: A message that the model reads together with the reply. It has to say ``steer``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     request: str = Field(min_length=1, max_length=200)
+    message: SendRequest | None = Field(default=None, exclude_if=lambda message: message is None)
+
+    @field_validator("message")
+    @classmethod
+    def _is_steered(cls, message: SendRequest | None) -> SendRequest | None:
+        if message is not None and message.when_busy != "steer":
+            kind, text = "steered", 'is read together with the reply; write "when_busy": "steer" into it'
+            raise PydanticCustomError(kind, text)
+        return message
 
 
 class AnswerRequest(ReplyRequest):
@@ -359,6 +411,10 @@ class ResultRequest(ReplyRequest):
             digest=self.digest,
             tool_choice=self.tool_choice,
         )
+
+
+ReplyBody = AnswerRequest | ApproveRequest | DenyRequest | ResultRequest
+"""A reply, as the input of the update that gives it."""
 
 
 class Settled(Value):

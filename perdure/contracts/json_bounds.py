@@ -8,6 +8,10 @@ import math
 import re
 from collections.abc import Iterable
 from itertools import chain
+from typing import TypeVar
+
+from pydantic import AfterValidator
+from pydantic_core import to_json
 
 from perdure.contracts.values import JsonValue
 
@@ -17,7 +21,22 @@ MOST_DEPTH = 64
 MOST_VALUES = 100_000
 """Values of one request, those inside objects and lists counted."""
 
+T = TypeVar("T")
+
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def most_bytes(limit: int) -> AfterValidator:
+    """A check of a field: its value has at most so many bytes as JSON in UTF-8."""
+
+    def check(value: T) -> T:
+        size = len(to_json(value))
+        if size > limit:
+            msg = f"is {size:,} bytes, the limit is {limit:,}"
+            raise ValueError(msg)
+        return value
+
+    return AfterValidator(check)
 
 
 class BoundsError(ValueError):

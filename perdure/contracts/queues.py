@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field
 
-from perdure.contracts.agents import AgentDefinition, TurnPolicy, destination_of, names_in
+from perdure.contracts.agents import AgentDefinition, TurnPolicy, destination_of
 from perdure.contracts.values import JsonValue, replace
+from perdure.contracts.variables import names_in
 
 
 def _as_whole(value: object) -> object:

@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.ids import SESSION_ID_PATTERN
 from perdure.contracts.queues import TurnPriority
+from perdure.contracts.sends import Prompt, WhenBusy
 from perdure.contracts.turn_context import ContextData
-from perdure.contracts.turns import Prompt, WhenBusy
 from perdure.contracts.values import JsonValue, Label, PublicValue, Value
 
 SCHEDULE_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"

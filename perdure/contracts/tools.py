@@ -268,6 +268,9 @@ MCP_REFERENCE = "mcp:"
 CALLER_REFERENCE = "caller:"
 """Reference of a tool that has a schema and no body."""
 
+REQUEST_REFERENCE = "caller:request"
+"""The same of a tool that came with the request for its turn."""
+
 
 class RemoteTool(NamedTuple):
     """A tool of an MCP server, by the names of both."""

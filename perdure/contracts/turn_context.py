@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from pydantic_core import to_json
 
-from perdure.contracts.agents import REFERENCE, is_credential
 from perdure.contracts.values import JsonValue, Value
+from perdure.contracts.variables import REFERENCE, is_credential
 
 MAX_CONTEXT_BYTES = 16 * 1024
 """Largest context of a turn, as JSON in UTF-8: it travels in Temporal's payloads and stands in the event log."""

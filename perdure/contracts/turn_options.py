@@ -35,11 +35,13 @@ class ResumeOptions(TaskOptions, total=False):
     """Options of any turn beside its prompt; ``request_id`` makes asking twice harmless.
 
     ``traceparent`` is the W3C trace context under which the turn's spans hang: by default that of the active span of
-    OpenTelemetry, if there is one.
+    OpenTelemetry, if there is one. With ``stop_for_results`` the turn ends ``waiting_for_input``, and does not wait,
+    once it needs nothing but results of tools that its caller runs; they begin the next turn.
     """
 
     request_id: str | None
     traceparent: str
+    stop_for_results: bool
 
 
 class TurnOptions(ResumeOptions, total=False):

@@ -3,27 +3,29 @@
 Long, because these values are what other services read and send, and each of their fields is explained.
 """
 
+import operator
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Literal, TypeVar, cast, overload
+from typing import Annotated, LiteralString, TypeVar, cast, overload
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
-from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.budgets import Budgets, Spent, Usage
 from perdure.contracts.caller_tools import CallerTools
 from perdure.contracts.checkpoints import CheckpointStatus, JobStatus, ResumeFrom
 from perdure.contracts.conditions import StopConditions
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.files import InlineFiles, Parts, parts_field, refuse_files
+from perdure.contracts.files import InlineFiles, Parts, parts_field
 from perdure.contracts.hooks import Decided, Rules
-from perdure.contracts.input_requests import InputRequest, Reply
-from perdure.contracts.json_bounds import check_value, reads_as_null
+from perdure.contracts.input_requests import InputRequest, Reply, check_replies
+from perdure.contracts.json_bounds import check_value, most_bytes, reads_as_null
 from perdure.contracts.messages import History
 from perdure.contracts.recordings import RECORDING_PATTERN
-from perdure.contracts.tools import Delegated, DelegateReport, PlannedCall, Todo, ToolOutcome
+from perdure.contracts.sends import QueuedMessage, SendRequest, check_length
+from perdure.contracts.tools import Delegated, DelegateReport, Todo, ToolOutcome
 from perdure.contracts.traces import Traceparent
 from perdure.contracts.turn_context import ContextData
 from perdure.contracts.values import JsonValue, Label, PublicValue, Value, check_visible, refuse_unknown_fields
@@ -32,44 +34,18 @@ from perdure.contracts.wishes import Wishes
 
 T = TypeVar("T")
 
-MAX_PROMPT_BYTES = 128 * 1024
-"""Longest prompt of a request, in UTF-8; it travels in Temporal payloads."""
-
 MAX_DEFINITION_BYTES = 128 * 1024
 """Longest definition of an agent in a request, as JSON in UTF-8."""
-
-MAX_WAITING_MESSAGES = 100
-"""Messages that may wait at a running turn; they are carried in the workflow's state."""
-
-MAX_WAITING_BYTES = 512 * 1024
-"""Size of all messages that wait at a running turn, in UTF-8; one payload holds them when a turn rotates."""
 
 MAX_OUTPUT_CHARACTERS = 100_000
 """Longest ``output`` in a result; the transcript in the store always holds the whole text."""
 
 
-def _check_length(prompt: str) -> str:
-    size = len(prompt.encode())
-    if size > MAX_PROMPT_BYTES:
-        msg = f"is {size:,} bytes, the limit is {MAX_PROMPT_BYTES:,}; let the agent read large input with a tool"
-        raise ValueError(msg)
-    return prompt
-
-
-Prompt = Annotated[str, Field(min_length=1), AfterValidator(_check_length)]
-"""Text that a person or a service sends to an agent: not empty, at most 128 KiB."""
-
-
-def _small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    size = len(to_json(value))
-    if size > MAX_DEFINITION_BYTES:
-        msg = f"is {size:,} bytes, the limit is {MAX_DEFINITION_BYTES:,}"
-        raise ValueError(msg)
-    return value
-
-
-InlineDefinition = Annotated[dict[str, JsonValue], AfterValidator(_small)]
+InlineDefinition = Annotated[dict[str, JsonValue], most_bytes(MAX_DEFINITION_BYTES)]
 """An agent as an object, in a request."""
+
+Replies = Annotated[tuple[Reply, ...], AfterValidator(check_replies), Field(exclude_if=operator.not_)]
+"""Replies to input requests that start a turn together."""
 
 
 class StopReason(StrEnum):
@@ -127,84 +103,24 @@ class RunState(StrEnum):
     ENDED = "ended"
 
 
-WhenBusy = Literal["reject", "queue", "steer", "interrupt", "rollback"]
-"""Fate of a message for a session whose turn runs. On an idle session each of them starts the next turn.
+_LEFT_OUT: tuple[object, ...] = (None, (), False)
 
-``reject`` refuses the message. ``queue`` lets the message wait for its turn, behind those that wait already. ``steer``
-puts the message into the running turn, before its next generation. ``interrupt`` cancels the running turn and those
-that wait: the message is the next turn. ``rollback`` does the same, and the message takes the place of the running
-turn's: its turn begins where the running one began.
-"""
+_THAT_ASKED: LiteralString = "go on with the turn that asked; leave definition and history out"
+_RESUMED: tuple[str, LiteralString, LiteralString] = (
+    *("resume_from", "resumed"),
+    "cannot be asked together with resume_from; send the one or the other",
+)
+_UNREAD: LiteralString = "takes no images and files, because no model reads the prompt; leave them out"
 
-
-class SendRequest(Value):
-    """The input of the update ``send``: a message for a session that may be busy.
-
-    Attributes:
-        request_id: The same id is the same message: sending it twice is harmless.
-        when_busy: What becomes of the message while a turn runs. ``"steer": true`` is a short form of ``steer``.
-        parts: The images and files that come with it; perdure's client has put them into the store.
-        context: Context of the next turn, in place of the session's.
-        by: The sender.
-        traceparent: The sender's W3C trace context, for the spans of the turn that the message begins.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    prompt: Prompt
-    request_id: Label = ""
-    when_busy: WhenBusy = "queue"
-    parts: Parts = parts_field()
-    context: ContextData | None = None
-    by: Label = ""
-    traceparent: Traceparent = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_short_form(cls, fields: object) -> object:
-        if not isinstance(fields, dict) or "steer" not in fields:
-            return fields  # pyright: ignore[reportUnknownVariableType] - whatever came
-        rest = dict(cast("dict[str, object]", fields))
-        steer = rest.pop("steer")
-        if not isinstance(steer, bool):
-            kind, message = "steer", 'steer: is true or false; or name one of when_busy, as in "when_busy": "steer"'
-            raise PydanticCustomError(kind, message)
-        if steer and rest.setdefault("when_busy", "steer") != "steer":
-            kind, message = "steer", "steer, when_busy: say different things; leave steer out"
-            raise PydanticCustomError(kind, message)
-        return rest
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_files(cls, fields: T) -> T:
-        refuse_files(fields, "use 'perdure send SESSION PROMPT --attach FILE', or start the next turn with them")
-        return fields
-
-    @field_validator("context")
-    @classmethod
-    def _not_into_a_running_turn(cls, context: T, others: ValidationInfo) -> T:
-        if context is not None and others.data.get("when_busy") == "steer":
-            kind, message = "steered", "is frozen in the running turn; send it without steer, for the next turn"
-            raise PydanticCustomError(kind, message)
-        return context
-
-
-class QueuedMessage(SendRequest):
-    """A message that waits for its turn.
-
-    Attributes:
-        cancelled: Reason with which the message's turn ends as soon as it is open; None for a turn that is carried out.
-        replaces: The turn that was rolled back for the message, which begins where that turn began.
-    """
-
-    cancelled: str | None = None
-    replaces: int | None = None
-
-
-class SendReceipt(PublicValue):
-    """The result of the update ``send``: the turn that takes the message."""
-
-    turn: int
+_APART: Mapping[str, Sequence[tuple[str, LiteralString, LiteralString]]] = {
+    "history": [_RESUMED],
+    "replies": [("definition", "replied", _THAT_ASKED), ("history", "replied", _THAT_ASKED), _RESUMED],
+    # The workflow reads the prompt beside replies, and has no store to put files into.
+    "files": [("replies", "replied", "come with a message of their own, not beside replies; send them afterwards")],
+    "context": [("replies", "replied", "is that of the turn that the replies go on with; leave it out")],
+    "compact": [("parts", "unread", _UNREAD), ("files", "unread", _UNREAD), _RESUMED],
+}
+"""Fields of a request that stand beside some others not: the other one, then kind and text of the refusal."""
 
 
 class TurnRequest(Wishes):
@@ -234,8 +150,11 @@ class TurnRequest(Wishes):
         recording: What a worker started with ``--record`` or ``--replay`` writes or reads; None is the recording of
             the session's last turn, or else the one of the agent's name.
         compact: Summarise the conversation and generate nothing; the prompt, which does not join it, says what to keep.
-        reply: What a person says to an input request of the session's last turn, which ended ``waiting_for_input``.
-            The prompt then does not join the conversation.
+        replies: What is said to input requests of the session's last turn, which ended ``waiting_for_input``. The turn
+            goes on with the settings of that one, except for what the request brings; the prompt may be empty, and is
+            read behind the results.
+        stop_for_results: Whether the turn ends ``waiting_for_input``, in place of waiting, once it needs nothing but
+            results of its caller's tools; an agent that stops for everything, or for nothing, stays as it is.
         store: The id of the store that has the session: a worker that looks at another one leaves the turn.
         traceparent: The starter's W3C trace context, under which the turn's spans hang.
     """
@@ -244,7 +163,8 @@ class TurnRequest(Wishes):
     definition: InlineDefinition | None = None
     resume_from: ResumeFrom | None = None
     history: History = ()
-    prompt: Annotated[str, AfterValidator(_check_length)] = Field(default="", validate_default=True)
+    replies: Replies = ()
+    prompt: Annotated[str, AfterValidator(check_length)] = Field(default="", validate_default=True)
     parts: Parts = parts_field()
     files: InlineFiles = parts_field()
     request_id: Label = ""
@@ -260,7 +180,7 @@ class TurnRequest(Wishes):
     by: Label = ""
     recording: str | None = Field(default=None, pattern=RECORDING_PATTERN)
     compact: bool = False
-    reply: Reply | None = None
+    stop_for_results: bool = Field(default=False, exclude_if=operator.not_)
     store: Label = ""
     traceparent: Traceparent = ""
 
@@ -274,20 +194,12 @@ class TurnRequest(Wishes):
     @field_validator("prompt")
     @classmethod
     def _is_said(cls, prompt: str, others: ValidationInfo) -> str:
-        if not prompt and others.data.get("resume_from") is None:
-            kind, message = "missing", "is needed, unless the turn resumes from a checkpoint"
+        if not prompt and others.data.get("resume_from") is None and not others.data.get("replies"):
+            kind, message = "missing", "is needed, unless the turn resumes from a checkpoint or begins with replies"
             raise PydanticCustomError(kind, message)
         if prompt and cls is TurnRequest:  # an old run's may be blank; ``open_turn`` refuses a new one's
             check_visible(prompt)
         return prompt
-
-    @field_validator("reply")
-    @classmethod
-    def _goes_on_with_its_turn(cls, reply: T, others: ValidationInfo) -> T:
-        if reply is not None and others.data.get("context") is not None:
-            kind, message = "replied", "goes on with the context of its turn; leave context out"
-            raise PydanticCustomError(kind, message)
-        return reply
 
     @field_validator("files")
     @classmethod
@@ -297,21 +209,13 @@ class TurnRequest(Wishes):
             raise PydanticCustomError(kind, message)
         return files
 
-    @field_validator("compact", "reply")
+    @field_validator(*_APART)
     @classmethod
-    def _comes_without_files(cls, other: T, others: ValidationInfo) -> T:
-        if other and (others.data.get("parts") or others.data.get("files")):
-            kind, message = "unread", "takes no images and files, because no model reads the prompt; leave them out"
-            raise PydanticCustomError(kind, message)
-        return other
-
-    @field_validator("compact", "reply", "history")
-    @classmethod
-    def _not_resumed(cls, other: T, others: ValidationInfo) -> T:
-        if other and others.data.get("resume_from") is not None:
-            kind, message = "resumed", "cannot be asked together with resume_from; send the one or the other"
-            raise PydanticCustomError(kind, message)
-        return other
+    def _stands_alone(cls, value: T, others: ValidationInfo) -> T:
+        for other, kind, message in _APART[str(others.field_name)]:
+            if value not in _LEFT_OUT and others.data.get(other) not in _LEFT_OUT:
+                raise PydanticCustomError(kind, message)
+        return value
 
 
 class Continuation(TurnRequest):
@@ -332,6 +236,16 @@ class Continuation(TurnRequest):
     replaces: int | None = None
     paused: Pause | None = None
     carried: JsonValue = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_one_reply(cls, fields: object) -> object:
+        """Read the input of older runs, whose prompt beside a reply was for people alone."""
+        if not isinstance(fields, dict) or "reply" not in fields:
+            return fields  # pyright: ignore[reportUnknownVariableType] - whatever came
+        rest = dict(cast("dict[str, object]", fields))
+        reply = rest.pop("reply")
+        return rest if reply is None else {**rest, "prompt": "", "replies": [reply]}
 
     @property
     def own_fields(self) -> tuple[str, ...]:
@@ -383,68 +297,6 @@ class OpenTurn(Value):
     request_id: str
     run_started_at: datetime
     stopped: bool = False
-
-
-class StoredOpening(Value):
-    """The store's record of a turn that has been opened, at this attempt or an earlier one.
-
-    Attributes:
-        tip: The id of the step that holds the prompt; the first generation's parent.
-        definition: The hash of the frozen definition.
-        ended: The recorded result, when the same request was carried out before.
-        todos: The agent's list when the session's last turn ended, or at the checkpoint.
-        earlier: Spending of the session's earlier turns, their steps among the ``delegated_steps``; for an agent whose
-            budgets count over the session.
-        said: Texts of hooks from the turn before, which stopped for people; the next generation reads them.
-        store: The id of the store that holds the turn; a worker that looks at another one leaves its activities.
-        seed: The turn's secret, which the ids of its delegates are made of; empty if an earlier release opened it.
-        tokens: Tokens that the session's last answer read and wrote; 0 if that is unknown.
-        tokens_left: Tokens of the first answer after the last compaction, if there was one.
-    """
-
-    turn: int
-    tip: str
-    definition: str
-    ended: "TurnResult | None" = None
-    todos: tuple[Todo, ...] = ()
-    earlier: Spent = Spent()
-    said: tuple[str, ...] = ()
-    store: str = ""
-    seed: str = ""
-    tokens: int = 0
-    tokens_left: int = 0
-
-
-class OpenedTurn(StoredOpening):
-    """The result of the activity ``open_turn``: the stored opening with the policy that the workflow decides by.
-
-    Attributes:
-        search_attributes: Whether the cluster knows our search attributes, so that they can be set.
-        fails_workflow: Whether an error closes the workflow as Failed, a cancel as Canceled.
-        moves: Whether the turn, bound to a version of the workers, moves to another one by a rotation.
-        last_turn: The number of the session's last turn, if that turn is a later one.
-        asking: For a turn that a reply starts: the calls that wait for a person; ``call_ids`` names all of the answer.
-        expires_at: Time until which the waiting approvals can be given.
-        tenant: The tenant of the turn, if the request names none.
-        trace: The trace context of the turn's span; empty if the turn is not traced.
-    """
-
-    policy: TurnPolicy
-    search_attributes: bool = False
-    fails_workflow: bool = False
-    moves: bool = False
-    last_turn: int = 0
-    asking: tuple[PlannedCall, ...] = ()
-    call_ids: tuple[str, ...] = ()
-    expires_at: datetime | None = None
-    tenant: str = ""
-    trace: str = ""
-
-
-class Refusal(Value):
-    """Second detail of the error of a request that ``open_turn`` refused."""
-
-    fails_workflow: bool
 
 
 class CommitTurn(Value):

@@ -327,6 +327,11 @@ def guess_name(wrong: str, known: Iterable[str], also: Mapping[str, str] | None 
     return f"did you mean {near[0]!r}?" if near else ""
 
 
+def size_of(values: Iterable[BaseModel]) -> int:
+    """Size of values in bytes, each as JSON in UTF-8."""
+    return sum(len(value.model_dump_json().encode()) for value in values)
+
+
 def find_repeated(names: Iterable[str]) -> str:
     """The names that stand there twice, in order, joined by commas; empty if none does."""
     return ", ".join(sorted(name for name, count in Counter(names).items() if count > 1))

@@ -7,9 +7,9 @@ whoever asks for it need not know which model the agent has.
 from typing import Annotated, cast
 
 from pydantic import AfterValidator, ConfigDict, Field
-from pydantic_core import to_json
 
 from perdure.contracts.agents import PARAMETERS, check_params
+from perdure.contracts.json_bounds import most_bytes
 from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.values import JsonValue, Schema, Value
 
@@ -23,14 +23,6 @@ _BOUNDS = frozenset({"max_completion_tokens", "max_tokens"})
 
 OF_REQUESTS = PARAMETERS - {"tool_choice"}
 """Parameters of model calls that a request may set beside its ``tool_choice``."""
-
-
-def _is_small(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    size = len(to_json(value))
-    if size > MAX_WISH_BYTES:
-        msg = f"is {size:,} bytes, the limit is {MAX_WISH_BYTES:,}"
-        raise ValueError(msg)
-    return value
 
 
 def _are_known(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -50,10 +42,10 @@ def _are_known(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return params
 
 
-GenerateParams = Annotated[dict[str, JsonValue], AfterValidator(_is_small), AfterValidator(_are_known)]
+GenerateParams = Annotated[dict[str, JsonValue], most_bytes(MAX_WISH_BYTES), AfterValidator(_are_known)]
 """Parameters of model calls that a request may set, such as ``temperature``."""
 
-OutputSchema = Annotated[Schema, AfterValidator(_is_small)]
+OutputSchema = Annotated[Schema, most_bytes(MAX_WISH_BYTES)]
 """JSON schema of an answer, in a request."""
 
 

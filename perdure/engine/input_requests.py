@@ -11,6 +11,7 @@ from referencing.jsonschema import EMPTY_REGISTRY
 from perdure.agents.schemas import Watched
 from perdure.contracts.errors import REASONS, ReasonCode
 from perdure.contracts.input_requests import (
+    MAX_WAITING_BYTES,
     AskPeople,
     DecidedRequest,
     Decision,
@@ -22,12 +23,13 @@ from perdure.contracts.input_requests import (
     describe_other_terms,
     fingerprint_of,
     readings,
+    receipt_of,
 )
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.server_questions import ServerAnswer, ServerQuestion
 from perdure.contracts.tools import DEFAULT_CALLER_TIMEOUT, PlannedCall, ToolOutcome
-from perdure.contracts.turns import MAX_WAITING_BYTES, StopReason
-from perdure.contracts.values import JsonValue, replace
+from perdure.contracts.turns import StopReason
+from perdure.contracts.values import JsonValue, replace, size_of
 from perdure.engine.state import Mailbox, Tally, TurnState
 
 
@@ -70,16 +72,32 @@ def _expiry(call: PlannedCall, of_approvals: datetime | None) -> datetime | None
     return {"approval": of_approvals, "result": call.expires_at}.get(call.needs or "answer")
 
 
-def ask_or_wait(state: TurnState) -> AskPeople | WaitForPeople:
+def stops(state: TurnState, mail: Mailbox) -> bool:
+    """Whether the turn ends with its open requests, so that replies start the next one, and does not wait for them.
+
+    One that stops for results alone waits as long as delegates run beside it, which its end would cancel, and if a
+    message waits, whose turn would withdraw the requests.
+    """
+    if state.policy.interactive == "stop":
+        return True
+    needs_results = all(call.needs == "result" for call in state.calls.asking)
+    return state.policy.stop_for_results and needs_results and not (state.running or mail.steered or mail.queued)
+
+
+def ask_or_wait(state: TurnState, mail: Mailbox) -> AskPeople | WaitForPeople:
     """Tell people once what they are asked, then wait."""
     if not state.calls.asked:
-        return _ask_people(state, requests=input_requests(state))
+        return _ask_people(state, requests=input_requests(state), stops=stops(state, mail))
     times = (_expiry(call, state.calls.expires_at) for call in state.calls.asking)
     return WaitForPeople(until=min((time for time in times if time is not None), default=None))
 
 
 def _ask_people(
-    state: TurnState, *, requests: tuple[InputRequest, ...] = (), decided: tuple[DecidedRequest, ...] = ()
+    state: TurnState,
+    *,
+    requests: tuple[InputRequest, ...] = (),
+    decided: tuple[DecidedRequest, ...] = (),
+    stops: bool = False,
 ) -> AskPeople:
     return AskPeople(
         session=state.origin.session,
@@ -89,6 +107,7 @@ def _ask_people(
         step=state.step,
         requests=requests,
         decided=decided,
+        stops=stops,
     )
 
 
@@ -269,30 +288,24 @@ def accept_reply(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -
     schema = call.asked.form if call.asked is not None else None if tool is None else tool.answer
     reply = validate_reply(call, reply, schema)
     # The replies of one step travel in one payload.
-    size = sum(len(other.model_dump_json().encode()) for other in (*mail.replies, reply))
+    size = size_of((*mail.replies, reply))
     size += sum(len(outcome.preview.encode()) for outcome in state.calls.outcomes)
     if size > MAX_WAITING_BYTES:
         msg = f"the answers of this step are over {MAX_WAITING_BYTES:,} bytes together; give a shorter one"
         raise ReplyError(msg)
-    receipt = InputReceipt(
-        request_id=reply.request,
-        decision=reply.decision,
-        by=reply.by,
-        at=now,
-        digest=call.digest,
-        always=reply.always and reply.always.of_call(call.arguments),
-    )
+    receipt = receipt_of(reply, now, digest=call.digest, arguments=call.arguments)
     return mail.with_reply(reply, Settled(receipt=receipt, said=fingerprint_of(reply))), receipt
 
 
-def accept_first_reply(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -> Mailbox:
-    """Take the reply for which the turn was started, which ``open_turn`` has checked.
+def accept_first_replies(state: TurnState, mail: Mailbox, replies: Sequence[Reply], now: datetime) -> Mailbox:
+    """Take the replies for which the turn was started, which ``open_turn`` has checked.
 
-    A turn that was reset does not take it again: its call has run.
+    A turn that was reset does not take them again: their calls have run.
     """
     asked = replace(state, calls=replace(state.calls, asked=True))
-    with contextlib.suppress(ReplyError):
-        mail, _ = accept_reply(asked, mail, reply, now)
+    for reply in replies:
+        with contextlib.suppress(ReplyError):
+            mail, _ = accept_reply(asked, mail, reply, now)
     return mail
 
 

@@ -3,12 +3,17 @@
 from datetime import datetime
 
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.turns import CancelRequest, Continuation, QueuedMessage, SendRequest
+from perdure.contracts.sends import QueuedMessage, SendRequest
+from perdure.contracts.turns import CancelRequest, Continuation
 from perdure.contracts.values import replace
 from perdure.engine.state import Mailbox
 from perdure.engine.stops import RunningTurn, cancel
 
 _OVERTAKEN = {"interrupt": "interrupted", "rollback": "rolled back"}
+
+
+_OF_ITS_TURN = {"cancelled", "replaces", "traceparent", "stop_for_results"}
+"""Fields of a message that count for the turn that it begins."""
 
 
 class MessageRefusedError(ValueError):
@@ -58,7 +63,7 @@ def take_message(mail: Mailbox, message: QueuedMessage, running: RunningTurn, no
     """
     check_message(message, running)
     if message.when_busy == "steer" and running.takes_steering:
-        steered = message.model_dump(exclude={"cancelled", "replaces", "traceparent"}, exclude_unset=True)
+        steered = message.model_dump(exclude=_OF_ITS_TURN, exclude_unset=True)
         return mail.with_steered(SendRequest.model_validate(steered)), running.turn
     number = running.last_turn + 1 + len(mail.queued)
     overtaken = _OVERTAKEN.get(message.when_busy)
@@ -74,6 +79,14 @@ def take_message(mail: Mailbox, message: QueuedMessage, running: RunningTurn, no
     return mail.with_queued(message), number
 
 
+def steer_prompt(mail: Mailbox, asked: Continuation, request_id: str) -> Mailbox:
+    """The mailbox with the prompt that stands beside replies: the model reads it behind their results."""
+    if not asked.prompt:
+        return mail
+    steered = SendRequest(prompt=asked.prompt, request_id=request_id, when_busy="steer", parts=asked.parts, by=asked.by)
+    return mail.with_steered(steered)
+
+
 def request_of(message: QueuedMessage, *, store: str = "", tenant: str = "") -> Continuation:
     """The request for the turn of a message that has waited."""
     return Continuation(
@@ -85,6 +98,7 @@ def request_of(message: QueuedMessage, *, store: str = "", tenant: str = "") -> 
         context=message.context,
         by=message.by,
         traceparent=message.traceparent,
+        stop_for_results=message.stop_for_results,
         tenant=tenant,
         store=store,
     )

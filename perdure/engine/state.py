@@ -13,9 +13,10 @@ from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.hooks import EVENTS_AT, Decided, DecidedEvent
 from perdure.contracts.input_requests import Reply, Settled
+from perdure.contracts.sends import MAX_WAITING_MESSAGES, QueuedMessage, SendRequest
 from perdure.contracts.tool_choice import ToolChoice
 from perdure.contracts.tools import Delegated, PlannedCall, Todo, ToolOutcome
-from perdure.contracts.turns import MAX_WAITING_MESSAGES, CancelRequest, QueuedMessage, SendRequest, StopReason
+from perdure.contracts.turns import CancelRequest, StopReason
 from perdure.contracts.values import Value, replace
 from perdure.contracts.waits import Pause
 

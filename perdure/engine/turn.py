@@ -9,8 +9,9 @@ from datetime import datetime
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.hooks import Boundary, HookResults
 from perdure.contracts.input_requests import AskPeople
+from perdure.contracts.openings import OpenedTurn
 from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.turns import CommitTurn, OpenedTurn, OpenTurn, StopReason
+from perdure.contracts.turns import CommitTurn, OpenTurn, StopReason
 from perdure.contracts.values import replace
 from perdure.engine import calls, conditions, delegates, generation, hooks, input_requests, limits, stops
 from perdure.engine.calls import CallTools
@@ -215,10 +216,10 @@ class Story:
 
     async def _ask_people(self) -> None:
         """Tell people once what they are asked, then wait for a reply, or end the turn until one starts the next."""
-        action = input_requests.ask_or_wait(self.state)
+        action = input_requests.ask_or_wait(self.state, self.world.mail)
         if isinstance(action, AskPeople):
             await self._tell(action)
-        elif self.state.policy.interactive == "stop":
+        elif input_requests.stops(self.state, self.world.mail):
             self.state = replace(self.state, ending=Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
         elif not await self.world.rotate_if_due(action):
             waited = await self.world.wait_for_people(action)

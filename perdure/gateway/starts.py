@@ -26,7 +26,7 @@ from perdure.client.requests import Content, SendOptions, session_id
 from perdure.client.sessions import describe_missing_session
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.ids import slug_of
-from perdure.contracts.turns import MAX_PROMPT_BYTES
+from perdure.contracts.sends import MAX_PROMPT_BYTES
 from perdure.contracts.values import replace
 from perdure.gateway.access import Gateway
 from perdure.gateway.callers import Caller, Scope

@@ -127,6 +127,9 @@ class TurnBody(Body):
     generate_params: dict[str, Json] | None = Field(
         default=None, description="Parameters of this turn's model calls, such as temperature; needs the scope tune"
     )
+    stop_for_results: bool | None = Field(
+        default=None, description="Whether the turn ends, and does not wait, where it needs results of its caller alone"
+    )
 
 
 class StartBody(TurnBody):

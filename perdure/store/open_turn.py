@@ -75,7 +75,7 @@ def session_before(connection: Connection, opening: OpenTurn) -> SessionBefore:
         source=_turn_before(source),
         cut_off=stopped.turn if is_cut_off and stopped is not None else None,
     )
-    if opening.request.reply is None or stopped is None or stopped.result is None:
+    if not opening.request.replies or stopped is None or stopped.result is None:
         return before
     step = find_step(connection, stopped.last_step)
     calls = () if step is None else step.calls
@@ -140,12 +140,12 @@ def open_turn(
     start = AgentStart(
         agent=definition.name,
         model=definition.model,
-        prompt=request.prompt,
+        prompt="" if request.replies else request.prompt,  # it is read behind the results
         definition=definition.digest(),
         context_window=context_window,
         resumed_from=beginning.origin,
         delegated_by=None if request.delegated is None else request.delegated.session,
-        parts=request.parts,
+        parts=() if request.replies else request.parts,
         context=request.context or {},
         tenant=request.tenant,
         by=request.by,
@@ -219,7 +219,7 @@ def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, 
 
 def _make_first_step(locked: LockedSession, turn: int, beginning: Beginning, request: TurnRequest) -> StepRecord:
     """The step with the prompt. Calls that waited for people go on with a reply, and end with another message."""
-    goes_on = request.reply is not None or request.compact
+    goes_on = bool(request.replies) or request.compact
     messages, calls, stopped = beginning.messages, tuple[PlannedCall, ...](), beginning.stopped
     if stopped is not None:
         ids = tuple(call.call_id for call in stopped.calls)

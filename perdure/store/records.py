@@ -12,9 +12,10 @@ from perdure.contracts.events import Event
 from perdure.contracts.files import TEXT, FilePart
 from perdure.contracts.input_requests import InputRequest, call_id_of
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
+from perdure.contracts.openings import StoredOpening
 from perdure.contracts.server_questions import ServerQuestion
 from perdure.contracts.tools import PlannedCall
-from perdure.contracts.turns import RunState, StopReason, StoredOpening, TurnResult
+from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import Value
 
 BASE64 = ";base64"

@@ -144,9 +144,11 @@ class InMemoryOptions(TaskOptions, total=False):
         people: Replies to questions and approvals: a list in their order, or a function of the request.
         on_event: Called with each event and its turn, for example to cancel the turn at a certain event.
         after: An earlier run, whose session goes on.
-        reply: What a person says to the first request of a run that ended ``waiting_for_input``.
+        reply: What a person says to the first request of a run that ended ``waiting_for_input``; a list for several.
         history: A conversation in OpenAI's chat format with which the session begins.
         compact: Whether the conversation is summarised, and nothing generated.
+        tools: Tools that the request brings and its caller runs, as objects.
+        stop_for_results: Whether the turn ends once it needs nothing but results of such tools; ``reply`` has them.
     """
 
     agents: Sequence[Agent]
@@ -157,12 +159,16 @@ class InMemoryOptions(TaskOptions, total=False):
     people: People
     on_event: OnEvent
     after: InMemoryRun
-    reply: Said
+    reply: Said | Sequence[Said]
     history: Sequence[Mapping[str, JsonValue]]
     compact: bool
+    tools: Sequence[Mapping[str, object]]
+    stop_for_results: bool
 
 
-_OURS = frozenset(InMemoryOptions.__annotations__) - frozenset(TaskOptions.__annotations__) - {"history", "compact"}
+_REQUEST = frozenset(TaskOptions.__annotations__) | {"history", "compact", "tools", "stop_for_results"}
+
+_OURS = frozenset(InMemoryOptions.__annotations__) - _REQUEST
 
 
 async def run_in_memory(
@@ -181,7 +187,7 @@ async def run_in_memory(
 
     Args:
         agent: The agent; its delegates come with it.
-        prompt: A text, or a list of texts, images and files; empty beside ``reply``.
+        prompt: A text, or a list of texts, images and files; beside ``reply`` it may be empty.
         script: The answers of every model, as for :class:`ScriptedProvider`.
         **options: See :class:`InMemoryOptions`.
 
@@ -195,17 +201,15 @@ async def run_in_memory(
     if options.get("recording") is not None:
         msg = "recording: a turn in memory neither writes nor replays one, its script answers; leave recording out"
         raise InMemoryError(msg)
-    reply = _reply(prompt, before, options["reply"]) if "reply" in options else None
+    replies = _replies(before, options["reply"]) if "reply" in options else ()
     if not _stores:
         _stores.append(await Store.open(IN_MEMORY, upgrade=True))
         _stores[0].listen(tell)
     store = _stores[0]
-    text, files = await read_content(prompt if reply is None else f"{reply.decision} {reply.request}")
+    text, files = await read_content(prompt)
     fields = {name: value for name, value in options.items() if name not in ours}
-    request = turn_request(session, {"agent": agent.name, "prompt": text, **fields})
+    request = turn_request(session, {"agent": agent.name, "prompt": text, "replies": replies, **fields})
     more: dict[str, object] = {"parts": await keep_files(store, session, files)} if files else {}
-    if reply is not None:
-        more["reply"] = reply
     clock = Clock(datetime.now(UTC))
     window, max_tools = options.get("window"), options.get("max_tools")
     model = ScriptedProvider(
@@ -290,15 +294,16 @@ def ask_with(people: People) -> Callable[[InputRequest], tuple[Reply, float] | N
     return ask
 
 
-def _reply(prompt: Content, before: InMemoryRun | None, said: Said) -> Reply:
-    """Reply to the first request of the run before."""
+def _replies(before: InMemoryRun | None, said: Said | Sequence[Said]) -> tuple[Reply, ...]:
+    """Replies to the first requests of the run before, in their order."""
     if before is None or not before.results[-1].requests:
         msg = "reply: the run before waits for nobody; give after= a run that ended waiting_for_input"
         raise InMemoryError(msg)
-    if prompt:
-        msg = "reply: the turn goes on with the reply and would not read the prompt; give an empty one"
+    several, requests = [said] if isinstance(said, Said) else said, before.results[-1].requests
+    if len(several) > len(requests):
+        msg = f"reply: the run before waits for {len(requests)}, and not for {len(several)} replies"
         raise InMemoryError(msg)
-    return said.to(before.results[-1].requests[0].request_id)
+    return tuple(one.to(request.request_id) for one, request in zip(several, requests, strict=False))
 
 
 _stores: list[Store] = []

@@ -22,8 +22,9 @@ from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import Event
 from perdure.contracts.input_requests import InputRequest, Reply
 from perdure.contracts.names import Activity
+from perdure.contracts.sends import SendRequest, WhenBusy
 from perdure.contracts.tools import CallTool
-from perdure.contracts.turns import CancelRequest, Continuation, RunState, SendRequest, TurnResult, TurnStatus, WhenBusy
+from perdure.contracts.turns import CancelRequest, Continuation, RunState, TurnResult, TurnStatus
 from perdure.contracts.waits import PauseRequest
 from perdure.engine import input_requests
 from perdure.engine.delegates import StartDelegate

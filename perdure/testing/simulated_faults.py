@@ -24,7 +24,8 @@ from perdure.client.errors import RequestRefusedError
 from perdure.contracts.budgets import ExtendRequest
 from perdure.contracts.exceptions import failure_of
 from perdure.contracts.input_requests import Reply
-from perdure.contracts.turns import CancelRequest, SendRequest
+from perdure.contracts.sends import SendRequest
+from perdure.contracts.turns import CancelRequest
 from perdure.contracts.waits import PauseRequest
 from perdure.lanes.bodies import Arguments, Bodies, BodyContext, Read
 from perdure.lanes.lanes import Lane, Run

@@ -20,6 +20,7 @@ from perdure.contracts import (
     names,
     retries,
     schedules,
+    sends,
     turns,
     webhooks,
 )
@@ -30,7 +31,7 @@ FOLDER = Path(__file__).parent / "schemas"
 REQUESTS: tuple[type[BaseModel], ...] = (
     turns.TurnRequest,
     turns.Continuation,
-    turns.SendRequest,
+    sends.SendRequest,
     turns.CancelRequest,
     input_requests.AnswerRequest,
     input_requests.ApproveRequest,
@@ -43,7 +44,7 @@ REQUESTS: tuple[type[BaseModel], ...] = (
 )
 RESULTS: tuple[type[BaseModel], ...] = (
     turns.TurnResult,
-    turns.SendReceipt,
+    sends.SendReceipt,
     turns.CancelReceipt,
     input_requests.InputReceipt,
     turns.TurnStatus,

@@ -11,16 +11,12 @@ from perdure.cli.errors import ExitCode
 from perdure.cli.live import EXIT_CODES
 from perdure.cli.main import cli
 from perdure.contracts.agents import DEFAULT_GENERATION_TIMEOUT, DEFAULT_MAX_STEPS
+from perdure.contracts.input_requests import MAX_WAITING_BYTES
 from perdure.contracts.names import SearchAttribute
 from perdure.contracts.retries import RetryPolicy
+from perdure.contracts.sends import MAX_PROMPT_BYTES, MAX_WAITING_MESSAGES
 from perdure.contracts.tools import DEFAULT_TOOL_TIMEOUT
-from perdure.contracts.turns import (
-    MAX_OUTPUT_CHARACTERS,
-    MAX_PROMPT_BYTES,
-    MAX_WAITING_BYTES,
-    MAX_WAITING_MESSAGES,
-    StopReason,
-)
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, StopReason
 from perdure.llm.tool_output import OFFLOAD_CHARACTERS
 from perdure.settings import PREFIX, Settings
 from perdure.worker.agents import load_agents

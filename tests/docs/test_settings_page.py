@@ -10,13 +10,10 @@ from pydantic.fields import FieldInfo
 from perdure.activities.models.attempt import MAX_CALLS
 from perdure.contracts.agents import DEFAULT_GENERATION_TIMEOUT, DEFAULT_IDLE_TIMEOUT, DEFAULT_MAX_STEPS
 from perdure.contracts.budgets import Dimensions
+from perdure.contracts.input_requests import MAX_WAITING_BYTES
+from perdure.contracts.sends import MAX_PROMPT_BYTES, MAX_WAITING_MESSAGES
 from perdure.contracts.tools import DEFAULT_TOOL_TIMEOUT
-from perdure.contracts.turns import (
-    MAX_OUTPUT_CHARACTERS,
-    MAX_PROMPT_BYTES,
-    MAX_WAITING_BYTES,
-    MAX_WAITING_MESSAGES,
-)
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS
 from perdure.llm.tool_output import OFFLOAD_CHARACTERS
 from perdure.settings import PREFIX, Settings
 from perdure.store.database import OLDEST_SQLITE

@@ -9,7 +9,8 @@ from perdure import Agent, tool
 from perdure.activities.models.attempt import MAX_CALLS
 from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.retries import RetryPolicy
-from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, MAX_PROMPT_BYTES
+from perdure.contracts.sends import MAX_PROMPT_BYTES
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS
 from perdure.contracts.values import JsonValue
 from perdure.store.commit_turn import CUT_NOTICE
 from perdure.testing import Reply, Script, ScriptedProvider, call, say

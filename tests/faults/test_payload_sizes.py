@@ -9,7 +9,9 @@ from google.protobuf.message import Message
 from temporalio.api.common.v1 import Payload
 
 from perdure import Tool, ask_user, tool
-from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, MAX_PROMPT_BYTES, MAX_WAITING_BYTES
+from perdure.contracts.input_requests import MAX_WAITING_BYTES
+from perdure.contracts.sends import MAX_PROMPT_BYTES
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS
 from perdure.contracts.values import JsonValue
 from perdure.testing import Reply, ScriptedProvider, call, say
 from tests.house import House

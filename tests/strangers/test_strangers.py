@@ -59,8 +59,10 @@ ALL = {
 EXPECTED: dict[str, dict[str, Told]] = {
     "openai_python.py": ALL,
     "openai_js.mjs": ALL,
-    "openai_agents.py": ALL | {"interruption": APPROVAL, "handoff": Told("BadRequestError 400", 0, 1)},
-    "openai_agents_js.mjs": ALL | {"interruption": APPROVAL, "handoff": Told("BadRequestError 400", 0, 1)},
+    "openai_agents.py": ALL
+    | {"interruption": APPROVAL, "handoff": Told('read transfer | {"assistant": "helper"}', 0, 1)},
+    "openai_agents_js.mjs": ALL
+    | {"interruption": APPROVAL, "handoff": Told('read transfer | {"assistant":"helper"}', 0, 1)},
     "langchain_responses.py": ALL
     | {"structured_agent": STRUCTURED, "unknown_model": Told("OpenAIModelNotFoundError 404", 0, 0)},
     # Its agent writes an answer of its own behind the call of the function, which is no conversation that the session

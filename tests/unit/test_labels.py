@@ -5,7 +5,8 @@ from pydantic import ValidationError
 
 from perdure.client import RequestRefusedError
 from perdure.client.requests import turn_request
-from perdure.contracts.turns import SendRequest, TurnRequest
+from perdure.contracts.sends import SendRequest
+from perdure.contracts.turns import TurnRequest
 
 ODD = ("a\0b", "a\x1b[31mb", "a\nb", "a\x9bb", "a\u202eb")
 PLAIN = ("", "r1", "delegate:call_1", "tenant é 漢 \N{GRINNING FACE}", "x" * 200)

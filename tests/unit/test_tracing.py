@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from perdure.contracts.generations import Generate
+from perdure.contracts.sends import QueuedMessage, SendRequest
 from perdure.contracts.traces import (
     flags_of,
     read_traceparent,
@@ -15,7 +16,7 @@ from perdure.contracts.traces import (
     trace_turn,
     with_flags,
 )
-from perdure.contracts.turns import QueuedMessage, SendRequest, TurnRequest
+from perdure.contracts.turns import TurnRequest
 from perdure.engine.messages import request_of
 from perdure.tracing import TracingError, is_on
 

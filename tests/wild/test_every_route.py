@@ -80,7 +80,7 @@ HARMLESS = frozenset(
         *("events", "seconds", "patches", "depth", "budgets", "priority", "context", "recording", "definition"),
         *("prompt", "at", "when_busy", "note", "cron", "timezone", "jitter", "catchup", "paused", "overlap"),
         *("history", "tools", "error", "url", "agents", "payloads", "x-namespace", "force", "per_second"),
-        *("output_schema", "tool_choice", "generate_params"),
+        *("output_schema", "tool_choice", "generate_params", "stop_for_results"),
     )
 )
 """Names of places that hold no id, or one that counts within a session or a token only."""

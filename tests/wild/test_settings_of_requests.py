@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response
 from pydantic import BaseModel
 
-from perdure import Agent, tool
+from perdure import Agent, ask_user, tool
 from perdure.testing import Reply, ScriptedProvider, call, say
 from perdure.testing.script import ChatRequest
 from tests.gateway import Door, gateway, token_lines
@@ -60,7 +60,7 @@ async def opened(house: House, brain: Provider, **settings: Any) -> AsyncIterato
     key = settings.pop("key", "anything")
     async with (
         ScriptedProvider(brain) as provider,
-        house.worker(Agent(name="tester", model="openai/scripted", tools=[lookup])),
+        house.worker(Agent(name="tester", model="openai/scripted", tools=[lookup, ask_user])),
         gateway(house, doors=("responses",), **settings) as door,
         AsyncOpenAI(base_url=f"{door.url}/openai/v1", api_key=key, max_retries=0, timeout=60) as client,
     ):
@@ -69,6 +69,7 @@ async def opened(house: House, brain: Provider, **settings: Any) -> AsyncIterato
 
 
 FENCED = say(f"Here it is:\n```json\n{RHINE.model_dump_json()}\n```")
+ASKS = call(("ask_user", {"question": "Which one?"}))
 WRONG = say('{"name": "Rhine"}')
 
 
@@ -204,15 +205,32 @@ async def test_what_every_framework_sends_is_told_and_not_refused(house: House) 
             assert (await http.post("/v1/sessions", json=body)).status_code == 202
 
 
-async def test_a_reply_keeps_the_form_of_its_turn(house: House) -> None:
-    brain = Provider(call(("look", {})), call(("look", {})), say(RHINE.model_dump_json()))
+async def test_an_answer_to_a_person_keeps_the_form_of_its_turn(house: House) -> None:
+    brain = Provider(ASKS, ASKS, say(RHINE.model_dump_json()))
     form: Any = {"format": FORM}
     async with opened(house, brain) as (client, _):
-        first = await client.responses.create(model="tester", input="which?", tools=[function("look")])
+        first = await client.responses.create(model="tester", input="which?")
         with pytest.raises(openai.BadRequestError, match="text: the turn that waits began without this format"):
             await _give(client, first, text=form)
-        other = await client.responses.create(model="tester", input="which?", tools=[function("look")], text=form)
+        other = await client.responses.create(model="tester", input="which?", text=form)
         assert (await _give(client, other, text=form)).status == "completed"
+
+
+async def test_outputs_of_functions_bring_the_settings_of_the_turn_that_they_begin(house: House) -> None:
+    """Programs send all of them with each request, and name functions anew."""
+    brain = Provider(call(("extract-1", {})), say(RHINE.model_dump_json()), call(("extract-3", {})), say("so"))
+    form: Any = {"format": FORM}
+    async with opened(house, brain) as (client, _):
+        first = await client.responses.create(model="tester", input="which?", tools=[function("extract-1")])
+        more: Any = {"tools": [function("extract-2")], "text": form, "temperature": 0.3}
+        second = await _give(client, first, **more)
+        assert (RHINE.model_validate_json(second.output_text), second.previous_response_id) == (RHINE, first.id)
+        asked = brain.requests[-1]
+        tools: Any = asked.tools
+        names = {tool["function"]["name"] for tool in tools}
+        assert (asked.temperature, names & {"extract-1", "extract-2"}) == (0.3, {"extract-2"})
+        third = await client.responses.create(model="tester", input="and?", tools=[function("extract-3")])
+        assert (await _give(client, third)).output_text == "so"
 
 
 async def test_the_doors_of_perdures_own_take_the_same(house: House) -> None:
@@ -250,10 +268,10 @@ async def test_calls_that_a_request_does_not_want_do_not_run(house: House, setti
 
 
 async def test_a_choice_or_parameters_beside_a_reply_cost_the_turn_nothing(house: House) -> None:
-    brain = Provider(call(("look", {})), say("Done."))
+    brain = Provider(ASKS, say("Done."))
     choice: Any = {"type": "function", "name": "nothing"}
     async with opened(house, brain) as (client, _):
-        first = await client.responses.create(model="tester", input="which?", tools=[function("look")])
+        first = await client.responses.create(model="tester", input="which?")
         with pytest.raises(openai.BadRequestError, match="tool_choice: the turn that waits has no tool 'nothing'"):
             await _give(client, first, tool_choice=choice)
         done = await _give(client, first, temperature=0.3, parallel_tool_calls=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, caller_tool, tool
-from perdure.client import Client, RequestRefusedError, UnknownSessionError
+from perdure.client import Client, RequestRefusedError, ResultRequest, UnknownSessionError
 from perdure.testing import Script, ScriptedProvider, call, say
 from tests.gateway import gateway
 from tests.house import House
@@ -71,6 +71,29 @@ async def test_the_client_gives_each_parallel_call_its_result_once(house: House)
             await client.submit_result(house.session, "call_else", 1)
     read = results(provider.requests[-1].request.messages)
     assert ("no such customer" in read[0], read[1]) == (True, '{"name": "Bob"}')
+
+
+async def test_a_message_beside_the_last_reply_is_read_together_with_all(house: House) -> None:
+    """S-88: also by a turn that waits, and once if it is sent twice; other services send it in the update itself."""
+    script = Script(replies=(BOTH, LOOK, DONE))
+    async with ScriptedProvider(script) as provider, house.worker(agent()), await Client.connect() as client:
+        house.use(provider)
+        turn = await client.start("tester", "go", session=house.session)
+        asked = await waiting(house, 2)
+        said = [ResultRequest(request=one["request_id"], value=one["request_id"][-1]) for one in asked]
+        given = [await client.reply(house.session, said, prompt="quickly") for _ in range(2)]
+        assert ([*map(len, (one.receipts for one in given))], given[0]) == ([2, 2], given[1])
+        assert given[0].turn is None
+        (third,) = await waiting(house)
+        result = {"request": third["request_id"], "value": "Bob"}
+        refused = await refusal(house, "submit_result", **result, message={"prompt": "no steering"})
+        assert '"when_busy": "steer"' in str(refused)
+        assert await update(house, "submit_result", **result, message={"prompt": "now", "steer": True})
+        assert (await turn.result()).turn == 1
+        await client.reply(house.session, said, prompt="quickly")
+        assert [one.turn for one in await client.turns(house.session)] == [1]
+    users = [one["content"] for one in provider.requests[-1].request.messages if one["role"] == "user"]
+    assert users == ["go", "quickly", "now"]
 
 
 async def test_of_two_results_at_once_one_counts_and_the_other_learns_which(house: House) -> None:

@@ -11,7 +11,7 @@ from perdure.client.schedules import Schedules
 from perdure.contracts.budgets import Budgets
 from perdure.contracts.queues import TurnPriority
 from perdure.contracts.schedules import SCHEDULE_ID_PATTERN, Schedule, ScheduleRun
-from perdure.contracts.turns import WhenBusy
+from perdure.contracts.sends import WhenBusy
 from perdure.contracts.values import Label
 from perdure.gateway.access import Gateway, GatewayOf, Reader, Runner
 from perdure.gateway.bodies import MEDIUM, Body, Json, Router

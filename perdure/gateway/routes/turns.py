@@ -17,7 +17,8 @@ from perdure.client.requests import SendOptions
 from perdure.contracts.budgets import MOST_USD, Limits
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.queues import TurnPriority
-from perdure.contracts.turns import BudgetStatus, RunState, TurnResult, WhenBusy
+from perdure.contracts.sends import WhenBusy
+from perdure.contracts.turns import BudgetStatus, RunState, TurnResult
 from perdure.contracts.values import Label
 from perdure.gateway.access import AdmittedSession, GatewayOf, OwnSession, Reader, Runner, Starter
 from perdure.gateway.bodies import MEDIUM, Body, Json, Router

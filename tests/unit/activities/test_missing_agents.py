@@ -12,7 +12,8 @@ from temporalio.testing import ActivityEnvironment
 from perdure import Agent, tool
 from perdure.activities.agents import Definitions, Roster
 from perdure.agents.data import InlineAgents, Registered
-from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
+from perdure.contracts.openings import OpenedTurn
+from perdure.contracts.turns import Continuation, OpenTurn
 from perdure.contracts.values import replace as replace_fields
 from perdure.contracts.waits import MissingVersion
 from perdure.lanes.bodies import Bodies

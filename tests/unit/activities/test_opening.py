@@ -7,7 +7,8 @@ from pathlib import Path
 from temporalio.testing import ActivityEnvironment
 
 from perdure import Agent
-from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
+from perdure.contracts.openings import OpenedTurn
+from perdure.contracts.turns import Continuation, OpenTurn
 from perdure.lanes.bodies import Bodies
 from perdure.store import Store
 from perdure.worker.app import Activities

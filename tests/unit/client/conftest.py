@@ -14,17 +14,15 @@ from perdure.client import Client
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.budgets import Spent
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.openings import OpenedTurn
+from perdure.contracts.sends import QueuedMessage, SendReceipt, SendRequest
 from perdure.contracts.turns import (
     CancelReceipt,
     CancelRequest,
     CommitTurn,
     Continuation,
-    OpenedTurn,
     OpenTurn,
-    QueuedMessage,
     RunState,
-    SendReceipt,
-    SendRequest,
     StopReason,
     TurnResult,
     TurnStatus,

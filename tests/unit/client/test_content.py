@@ -178,7 +178,7 @@ def test_files_inside_a_request_are_checked_before_anything_is_sent(files: Any, 
     [
         ({"resume_from": {}}, "files: need a prompt"),
         ({"prompt": "p", "compact": True}, "compact: takes no images and files"),
-        ({"prompt": "p", "reply": {"request": "c", "decision": "denied"}}, "reply: takes no images and files"),
+        ({"prompt": "p", "replies": [{"request": "c", "decision": "denied"}]}, "files: come with a message"),
     ],
 )
 def test_files_that_no_model_would_read_are_refused(fields: dict[str, Any], said: str) -> None:

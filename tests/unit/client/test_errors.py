@@ -15,7 +15,9 @@ import perdure.client
 from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import (
     Client,
+    DenyRequest,
     PerdureError,
+    ResultRequest,
     ServerRefusedError,
     ServerUnreachableError,
     SettingsError,
@@ -120,6 +122,14 @@ def odd_calls() -> dict[str, list[Call]]:
             lambda client: client.start("writer", ""),
             lambda client: client.start("writer", "go", session="no id"),
             lambda client: client.start("writer", "go", max_steps=-1),
+        ],
+        "Client.reply": [
+            lambda client: client.reply("gone", [ResultRequest(request="call", value="x")], prompt="go on"),
+            lambda client: client.reply("", [DenyRequest(request="call", by="ada")]),
+            lambda client: client.reply("gone", []),
+            lambda client: client.reply("gone", [object()]),
+            lambda client: client.reply("gone", [ResultRequest(request="call", value="x")] * 2),
+            lambda client: client.reply("gone", [ResultRequest(request="call", value="x")], tools=[{"name": "%"}]),
         ],
         "Client.status": [lambda client: client.status("gone")],
         "Client.store": [lambda client: client.store()],

@@ -19,6 +19,7 @@ from perdure.contracts.hooks import (
     Retry,
     RetryWithFeedback,
 )
+from perdure.contracts.openings import OpenedTurn
 from perdure.contracts.tools import (
     AttemptCompletion,
     AwaitCall,
@@ -31,7 +32,7 @@ from perdure.contracts.tools import (
     Todo,
     ToolPolicy,
 )
-from perdure.contracts.turns import Continuation, OpenedTurn, OpenTurn
+from perdure.contracts.turns import Continuation, OpenTurn
 
 Choice = TypeVar("Choice")
 

@@ -17,8 +17,9 @@ from perdure.contracts.generations import Compact, Compacted, Generate, Generati
 from perdure.contracts.hooks import Decided, HookResult, HookResults, RunHooks
 from perdure.contracts.input_requests import AskPeople, Reply
 from perdure.contracts.recordings import RecordedDecisions
+from perdure.contracts.sends import QueuedMessage, WhenBusy
 from perdure.contracts.tools import ToolOutcome
-from perdure.contracts.turns import CancelRequest, CommitTurn, QueuedMessage, TurnResult, WhenBusy
+from perdure.contracts.turns import CancelRequest, CommitTurn, TurnResult
 from perdure.contracts.waits import Pause
 from perdure.engine import delegates, input_requests, messages
 from perdure.engine.calls import CallTools, ToolResults

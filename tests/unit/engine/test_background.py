@@ -14,6 +14,8 @@ from perdure.contracts.budgets import Budgets, Spent
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.hooks import BudgetWarning
+from perdure.contracts.input_requests import AskPeople
+from perdure.contracts.sends import QueuedMessage
 from perdure.contracts.tools import (
     RUN_IN_BACKGROUND,
     AwaitCall,
@@ -25,7 +27,7 @@ from perdure.contracts.tools import (
     ToolPolicy,
 )
 from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason, TurnResult
-from perdure.engine import calls, delegates, generation
+from perdure.engine import calls, delegates, generation, input_requests
 from perdure.engine.calls import CallTools
 from perdure.engine.delegates import AwaitDelegates, CallDelegates, StartDelegate
 from perdure.engine.state import BackgroundDelegate, Mailbox, TurnState
@@ -419,3 +421,30 @@ def test_a_start_that_is_stopped_meanwhile_is_known_and_so_ended() -> None:
     state = delegates.charge(state, action, [None])
     _, then = following(state, Mailbox(cancel=CancelRequest(), cancel_at=NOW))
     assert then == AwaitDelegates(sessions=(starts[0].session,), ends=True)
+
+
+MESSAGE = QueuedMessage(prompt="And?", request_id="m1")
+
+
+@pytest.mark.parametrize(
+    ("works_beside", "mail"),
+    [
+        (True, Mailbox()),
+        (False, Mailbox()),
+        (False, Mailbox(queued=(MESSAGE,))),
+        (False, Mailbox(steered=(MESSAGE,))),
+    ],
+)
+def test_a_turn_that_would_stop_for_results_waits_while_delegates_work_or_a_message_waits(
+    *, works_beside: bool, mail: Mailbox
+) -> None:
+    """Its end would cancel the delegates, and the message's turn would withdraw the calls."""
+    state = opened(stop_for_results=True)
+    if works_beside:
+        state = begun(answered(state, beside))
+    asking = PlannedCall(call_id="asks", tool="look", needs="result")
+    state = replace(state, calls=replace(state.calls, pending=(), asking=(asking,)))
+    assert input_requests.stops(state, mail) is not (works_beside or mail != Mailbox())
+    asks = input_requests.ask_or_wait(state, mail)
+    assert isinstance(asks, AskPeople)
+    assert asks.stops is input_requests.stops(state, mail)

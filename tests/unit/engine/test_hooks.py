@@ -28,8 +28,9 @@ from perdure.contracts.hooks import (
     RuleEvent,
     RunHooks,
 )
+from perdure.contracts.sends import SendRequest
 from perdure.contracts.tools import PlannedCall, ToolOutcome
-from perdure.contracts.turns import CancelRequest, SendRequest, StopReason, TurnResult
+from perdure.contracts.turns import CancelRequest, StopReason, TurnResult
 from perdure.engine import generation, hooks
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.generation import Failed

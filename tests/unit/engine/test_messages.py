@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.contracts.turns import CancelReceipt, CancelRequest, QueuedMessage, SendRequest, WhenBusy
+from perdure.contracts.sends import QueuedMessage, SendRequest, WhenBusy
+from perdure.contracts.turns import CancelReceipt, CancelRequest
 from perdure.engine.messages import find_turn_of, take_message
 from perdure.engine.state import Mailbox
 from perdure.engine.stops import RunningTurn, WrongTurnError, cancel

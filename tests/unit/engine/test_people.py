@@ -13,9 +13,10 @@ from perdure.contracts.agents import TurnPolicy
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Generate, Generation
 from perdure.contracts.input_requests import AnswerRequest, AskPeople, InputReceipt, Reply
+from perdure.contracts.openings import OpenedTurn
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.tools import PlannedCall, ToolOutcome, ToolPolicy
-from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenedTurn, OpenTurn, StopReason
+from perdure.contracts.turns import CancelRequest, CommitTurn, Continuation, OpenTurn, StopReason
 from perdure.engine import generation, input_requests
 from perdure.engine.calls import CallTools
 from perdure.engine.generation import Failed

@@ -13,8 +13,9 @@ from perdure.contracts.budgets import Budgets, Paid
 from perdure.contracts.conditions import ToolFailed
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.generations import Compacted, Generate, Generation
+from perdure.contracts.sends import SendRequest
 from perdure.contracts.tools import AttemptCompletion, PlannedCall, ToolOutcome
-from perdure.contracts.turns import CancelRequest, CommitTurn, SendRequest, StopReason
+from perdure.contracts.turns import CancelRequest, CommitTurn, StopReason
 from perdure.engine import generation
 from perdure.engine.calls import CallTools, ToolResults
 from perdure.engine.generation import Failed

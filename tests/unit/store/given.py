@@ -22,8 +22,9 @@ from perdure.contracts.events import (
 from perdure.contracts.generations import Generate
 from perdure.contracts.ids import DELEGATED, delegate_session
 from perdure.contracts.messages import AssistantMessage, ToolCall, ToolMessage
+from perdure.contracts.sends import SendRequest
 from perdure.contracts.tools import Delegated, PlannedCall, ToolOutcome
-from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, SendRequest, StopReason
+from perdure.contracts.turns import CommitTurn, Continuation, OpenTurn, StopReason
 from perdure.store import RERUN, Claim, ClaimedTurn, LedgerCall, StepRecord, Store
 from perdure.store.database import Address
 

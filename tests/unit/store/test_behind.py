@@ -2,7 +2,8 @@
 
 import pytest
 
-from perdure.contracts.turns import SendRequest, StopReason, TurnResult
+from perdure.contracts.sends import SendRequest
+from perdure.contracts.turns import StopReason, TurnResult
 from perdure.store import NotFoundError, OtherStoreError, StepRecord, Store
 from perdure.store.admission import Asked, Fresh, Known
 from perdure.store.commit_turn import close_behind

@@ -8,7 +8,8 @@ from sqlalchemy import event
 from perdure.contracts.errors import REASONS, ErrorDetail, ReasonCode
 from perdure.contracts.events import AgentEnd, ToolEnd, UserMessageReceived
 from perdure.contracts.messages import AssistantMessage, ToolMessage, UserMessage
-from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, Continuation, SendRequest, StopReason
+from perdure.contracts.sends import SendRequest
+from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, Continuation, StopReason
 from perdure.contracts.values import JsonValue
 from perdure.store import NotFoundError, Store, TurnEndedError, TurnMismatchError
 from tests.unit.store.given import (

@@ -170,10 +170,17 @@ async def test_a_recording_is_refused_for_there_is_no_worker() -> None:
         await run_in_memory(agent(), "go", script(say("ok")), recording="yesterday")
 
 
-async def test_a_prompt_beside_a_reply_is_refused_and_not_lost() -> None:
+async def test_a_prompt_beside_a_reply_is_read_behind_it() -> None:
+    answers = script(call(("pay", {"amount": 1})), say("done"))
+    first = await run_in_memory(agent(pay, interactive="stop"), "Pay.", answers)
+    then = await run_in_memory(agent(pay, interactive="stop"), "And greet.", answers, after=first, reply=approve())
+    assert asked(then, 0)[-1] == ("user", "And greet.")
+
+
+async def test_more_replies_than_requests_are_refused() -> None:
     first = await run_in_memory(agent(pay, interactive="stop"), "Pay.", script(call(("pay", {"amount": 1}))))
-    with pytest.raises(InMemoryError, match="reply: the turn goes on with the reply and would not read the prompt"):
-        await run_in_memory(agent(pay), "And greet.", script(), after=first, reply=approve())
+    with pytest.raises(InMemoryError, match="reply: the run before waits for 1, and not for 2 replies"):
+        await run_in_memory(agent(pay), "", script(), after=first, reply=[approve(), approve()])
 
 
 async def test_a_turn_for_which_nobody_speaks_says_who_is_waited_for() -> None:

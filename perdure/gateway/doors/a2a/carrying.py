@@ -8,12 +8,18 @@ from starlette.requests import Request
 
 from perdure.client import RequestRefusedError, TurnOptions
 from perdure.client.asks import Ask, Send, Start
-from perdure.client.requests import ResultMore, SendOptions, validate
-from perdure.client.standing_approvals import ApproveMore
+from perdure.client.requests import SendOptions, validate
 from perdure.client.views import TurnView
 from perdure.contracts.a2a import TaskId
 from perdure.contracts.ids import refusal_of_request
-from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, InputRequest, ResultRequest
+from perdure.contracts.input_requests import (
+    AnswerRequest,
+    ApproveRequest,
+    DenyRequest,
+    InputRequest,
+    ReplyBody,
+    ResultRequest,
+)
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway
 from perdure.gateway.callers import Caller, Scope
@@ -149,10 +155,14 @@ class Carrier:
             asked = known[one.request]
             if asked is not None and one.needs != asked.needs:
                 raise RequestRefusedError(f"message.parts: {one.request!r} needs an {asked.needs!r}, not {one.needs!r}")
-            _validate(one, self._caller.name)
+        bodies = [_body_of(one, self._caller.name) for one in replies]
         self._check_scopes(replies)
-        for one in replies:
-            await self._say(task.session, one)
+        try:
+            replied = await self._gateway.client.reply(task.session, bodies)
+        except RequestRefusedError as error:
+            raise ProblemError(409, ProblemCode.CONFLICT, str(error)) from error
+        if replied.turn is not None:
+            return Carried(TaskId(task.session, replied.turn))
         told = [one.request for one in replies]
         # It may have stopped since it was read, so that the next turn has taken the replies.
         if fold.has_stopped or (await read_task(self._gateway, task)).has_stopped:
@@ -164,25 +174,18 @@ class Carrier:
             msg = f"the token {self._caller.name!r} lacks the scope 'approve'; use one that has it"
             raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
 
-    async def _say(self, session: str, one: Reply) -> None:
-        client, by = self._gateway.client, self._caller.name
-        try:
-            if one.needs == "answer":
-                await client.answer(session, one.request, one.value, by=by)
-            elif one.needs == "result":
-                await client.submit_result(session, one.request, one.value, **ResultMore(by=by, digest=one.digest))
-            elif one.approve:
-                await client.approve(session, one.request, by=by, **ApproveMore(digest=one.digest))
-            else:
-                await client.deny(session, one.request, by=by, reason=one.reason)
-        except RequestRefusedError as error:
-            raise ProblemError(409, ProblemCode.CONFLICT, str(error)) from error
 
+def _body_of(one: Reply, by: str) -> ReplyBody:
+    """A reply as the client takes it.
 
-def _validate(one: Reply, by: str) -> None:
+    Raises:
+        RequestRefusedError: It is too long, for example.
+    """
     fields: dict[str, object] = {"request": one.request, "by": by}
+    if one.needs == "approval" and one.approve:
+        return validate(ApproveRequest, {**fields, "digest": one.digest})
     if one.needs == "approval":
-        more = {"digest": one.digest} if one.approve else {"reason": one.reason}
-        validate(ApproveRequest if one.approve else DenyRequest, {**fields, **more})
-    else:
-        validate(ResultRequest if one.needs == "result" else AnswerRequest, {**fields, "value": one.value})
+        return validate(DenyRequest, {**fields, "reason": one.reason})
+    if one.needs == "result":
+        return validate(ResultRequest, {**fields, "value": one.value, "digest": one.digest})
+    return validate(AnswerRequest, {**fields, "value": one.value})

@@ -1,7 +1,6 @@
 """Carrying out what a request asks for, by the client's verbs: a turn begins, or one that waits is told something."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -9,12 +8,17 @@ from typing import cast
 
 from starlette.requests import Request
 
-from perdure.client import RequestRefusedError, ResumeOptions, SessionBusyError, TurnOptions, UnknownSessionError
+from perdure.client import (
+    ReplyOptions,
+    RequestRefusedError,
+    ResumeOptions,
+    SessionBusyError,
+    TurnOptions,
+    UnknownSessionError,
+)
 from perdure.client.asks import Ask, Fork, Send, Start
 from perdure.client.requests import Content, SendOptions
 from perdure.client.sessions import describe_missing_session
-from perdure.contracts.input_requests import Need
-from perdure.contracts.tool_choice import NamedTool
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, act_for, missing_as, own_session
 from perdure.gateway.callers import Caller
@@ -31,9 +35,23 @@ from perdure.gateway.doors.responses.conversations import (
 from perdure.gateway.doors.responses.events import TurnFold
 from perdure.gateway.doors.responses.following import unknown_response
 from perdure.gateway.doors.responses.lookup import EditedError, Lookup
-from perdure.gateway.doors.responses.objects import APPROVAL, texts_of
-from perdure.gateway.doors.responses.places import ResponseId, wire_call
-from perdure.gateway.doors.responses.replies import Speaker, decided_behind, last_asking, requests_of, segment_asking
+from perdure.gateway.doors.responses.objects import texts_of
+from perdure.gateway.doors.responses.places import ResponseId
+from perdure.gateway.doors.responses.refusals import (
+    lacking,
+    no_output,
+    refuse_beside,
+    refuse_others,
+    refuse_unknown_choice,
+)
+from perdure.gateway.doors.responses.replies import (
+    Speaker,
+    decided_behind,
+    last_asking,
+    requests_of,
+    segment_asking,
+    stops_at,
+)
 from perdure.gateway.doors.responses.requests import Asked, Entry, Object, ResponseBody, Said
 from perdure.gateway.following import own_view
 from perdure.gateway.problems import ProblemCode, ProblemError
@@ -128,13 +146,20 @@ class Carrier(Speaker):
         prompt, history = begin(await self._lookup.resolved(asked.entries), asked.system)
         if asked.model is None:
             raise RequestRefusedError("model: is needed; GET /models lists the agents")
-        options = {**self._options(asked), "history": history or None, "tools": asked.tools}
+        options = {**self._options(asked), "history": history or None}
         ask = Start(agent=asked.model, prompt=prompt, session=asked.conversation, options=cast("TurnOptions", options))
         return Carried(await self._start(ask, body))
 
     def _options(self, asked: Asked) -> dict[str, object]:
         told: dict[str, object] = {"by": self._caller.name, "context": asked.context, "budgets": asked.budgets}
-        return told | asked.settings.options
+        return told | asked.settings.options | {"tools": asked.tools, "stop_for_results": True}
+
+    def _reply_options(self, asked: Asked, prompt: Content, fold: TurnFold) -> ReplyOptions:
+        """Options of the turn that replies begin: it has the context of the turn that asked, and mostly its agent."""
+        options = {name: value for name, value in self._options(asked).items() if name != "context"}
+        before = None if fold.prompt is None else fold.prompt.agent
+        agent = None if asked.model == before else asked.model
+        return cast("ReplyOptions", {**options, "agent": agent, "prompt": prompt})
 
     async def _start(
         self, ask: Ask, body: ResponseBody, refusal: RequestRefusedError | None = None, request_id: str | None = None
@@ -220,7 +245,7 @@ class Carrier(Speaker):
         self, asked: Asked, previous: ResponseId, prompt: Content
     ) -> tuple[Ask, RequestRefusedError | None]:
         """The verb for a message, and why it is refused unless the same request came before."""
-        options = {**self._options(asked), "tools": asked.tools}
+        options = self._options(asked)
         view = await self._gateway.client.session_view(previous.session)
         last = previous.turn if view.opened is None else view.opened[1].turn
         if previous.turn < last and asked.conversation is None:
@@ -229,18 +254,17 @@ class Carrier(Speaker):
         if view.state is RunState.ENDED:
             agent = asked.model or view.agent or ""
             started = cast("TurnOptions", options)
-            return Start(agent=agent, prompt=prompt, session=previous.session, options=started), None
-        refusal = _refuse_beside(
+            lacks = lacking(view, {"result"})  # whose program has to send them first, as at OpenAI
+            return Start(agent=agent, prompt=prompt, session=previous.session, options=started), lacks
+        refusal = refuse_beside(
             "waits for a turn that runs",
             tools=asked.tools,
             tool_choice=asked.settings.tool_choice,
             text=asked.settings.output_schema,
             max_tool_calls=asked.budgets,
         )
-        if view.requests:
-            needs: dict[str, Need] = {request.request_id: request.needs for request in view.requests}
-            refusal = _no_output(previous.session, view.requests[0].turn, needs)
-        sent = SendOptions(by=self._caller.name, context=asked.context)
+        refusal = lacking(view, {"answer", "approval", "result"}) or refusal
+        sent = SendOptions(by=self._caller.name, context=asked.context, stop_for_results=True)
         return Send(session=previous.session, prompt=prompt, options=sent), refusal
 
     async def _reply(self, asked: Asked, body: ResponseBody, place: ResponseId, replies: Sequence[Entry]) -> Carried:
@@ -249,17 +273,27 @@ class Carrier(Speaker):
         Raises:
             EditedError: The turn is over, so that the session has another outcome of a call than the one that is shown.
         """
-        found = await self._find_asking(asked, place, replies)
+        try:
+            found = await self._find_asking(asked, place, replies)
+        except ProblemError as error:
+            if error.status == HTTPStatus.CONFLICT and new_words(asked.entries):
+                raise EditedError(replies[-1].at) from None
+            raise
         place, fold, said = found.place, found.fold, found.said
-        _refuse_others(asked, fold)
+        stops = stops_at(fold, place.segment)
+        if stops:
+            refuse_unknown_choice(asked, fold)
+        else:
+            refuse_others(asked, fold)
         words = _words_beside(asked.entries, fold)
         prompt = _prompt_beside(asked.system, words, fold) if words else ""
         open_calls = [one.call_id for one in said if one.call_id in fold.needs and one.call_id not in found.given]
         if prompt and said and not open_calls:
             after = await self._give_again(found, replies[-1].at)
-            if is_heard(words, fold.heard):  # the same request again
-                return Carried(after, applies=False)
-            return await self._send(asked, body, place, prompt)
+            later = fold if after.turn == place.turn else await self._lookup.turn(after.session, after.turn)
+            if is_heard(words, later.heard):  # the same request again
+                return Carried(after, applies=stops)
+            return await self._send(asked, body, after, prompt)
         if open_calls and found.end:
             if prompt:
                 raise EditedError(replies[-1].at)
@@ -267,16 +301,11 @@ class Carrier(Speaker):
             raise ProblemError(409, ProblemCode.CONFLICT, f"{replies[-1].at}: {over}")
         missing = self.check(place, fold, said)
         if missing and (prompt or not said):
-            raise _no_output(place.session, place.turn, {name: fold.needs[name] for name in missing})
-        if not prompt:
-            after = await self.give(place, fold, said)
-            return Carried(place if missing else after, missing, applies=False)
-        if fold.has_ended:  # it stopped for its requests, and the replies begin the turn that hears the message
-            after = await self.give(place, fold, said)
-            heard = await self._steer(place, body, prompt)
-            return Carried(after if heard.turn == after.turn else heard, applies=False)
-        await self._steer(place, body, prompt)  # first, so that the model reads it together with what it waits for
-        return Carried(await self.give(place, fold, said), applies=False)
+            raise no_output(place.session, place.turn, {name: fold.needs[name] for name in missing})
+        after = await self.give(place, fold, said, self._reply_options(asked, prompt, fold))
+        if after.turn > place.turn:
+            return Carried(after)
+        return Carried(place if missing else after, missing, applies=False)
 
     async def _give_again(self, asking: "_Asking", at: str) -> ResponseId:
         """The segment behind replies that were given before a message.
@@ -309,27 +338,36 @@ class Carrier(Speaker):
         said = [one for one in said if one.call_id in requests or not fold.knows_call(one.call_id)]
         at = ResponseId(place.session, turn, segment)
         asking = _Asking(place=at, fold=fold, said=said, given=decided_behind(fold, segment))
+        if fold.has_stopped:
+            return await self._look_behind(asking)
         ending = fold.segments[-1].ending if fold.has_ended and fold.segments else None
         if ending is not None and ending.stop_reason:
             return replace(asking, end=f"the turn ended, {ending.stop_reason}")
-        if ending is not None and len(fold.segments) == segment:  # it stopped for its requests
-            return await self._look_behind(asking)
         return asking
 
     async def _look_behind(self, asking: "_Asking") -> "_Asking":
-        """The requests of a turn that stopped for them, with what the turn behind it has heard."""
-        place = asking.place
+        """The requests of a turn that stopped for them, with what the turn behind it has heard.
+
+        One that began with a part of the replies asks for the others once more, and so on.
+
+        Raises:
+            ProblemError: Another reply than one of these stands.
+        """
+        place, names = asking.place, {one.call_id for one in asking.said}
         view = await self._gateway.client.session_view(place.session)
         if view.opened is None or view.opened[1].turn == place.turn:
             return asking
         behind = await self._lookup.turn(place.session, place.turn + 1)
-        return replace(asking, given=decided_behind(behind, 0), end="the session went on without a reply")
-
-    async def _steer(self, place: ResponseId, body: ResponseBody, prompt: Content) -> ResponseId:
-        """Have the turn that runs read a message; the same request sends it once."""
-        ask = Send(session=place.session, prompt=prompt, when_busy="steer", options=SendOptions(by=self._caller.name))
-        said = f"{place}\n{body.model_dump_json(exclude_unset=True)}"
-        return await self._start(ask, body, request_id=hashlib.sha256(said.encode()).hexdigest()[:32])
+        given = {*asking.given, *decided_behind(behind, 0)}
+        segment = segment_asking(behind, names - given)
+        if segment is None:
+            return replace(asking, given=given, end="the session went on without a reply")
+        if stale := [one for one in asking.said if one.call_id in given]:
+            await self.give(place, asking.fold, stale)
+        at = ResponseId(place.session, place.turn + 1, segment)
+        said = [one for one in asking.said if one.call_id in requests_of(behind, segment)]
+        later = _Asking(place=at, fold=behind, said=said, given=given | decided_behind(behind, segment))
+        return await self._look_behind(later) if stops_at(behind, segment) else later
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,28 +387,6 @@ class _Asking:
     end: str = ""
 
 
-def _refuse_others(asked: Asked, fold: TurnFold) -> None:
-    """Refuse another agent, functions or form of answers beside a reply: the turn that waits goes on as it began.
-
-    Raises:
-        RequestRefusedError: There are.
-    """
-    if fold.prompt is None:
-        return
-    instead = "to hand the conversation over, end this turn, and send a message of the user"
-    if asked.model not in {None, fold.prompt.agent}:
-        agent = fold.prompt.agent
-        raise RequestRefusedError(f"model: the turn that waits is of {agent!r}, which goes on with it; {instead}")
-    wanted = asked.settings.output_schema
-    if wanted is not None and wanted != fold.shape.output_schema:
-        raise RequestRefusedError(f"text: the turn that waits began without this format; {instead}")
-    choice = asked.settings.tool_choice
-    if isinstance(choice, NamedTool) and fold.shape.names and choice.name not in fold.shape.names:
-        raise RequestRefusedError(f"tool_choice: the turn that waits has no tool {choice.name!r}; {instead}")
-    if more := {str(tool["name"]) for tool in asked.tools} - {str(tool["name"]) for tool in fold.shape.tools}:
-        raise RequestRefusedError(f"tools: the turn that waits began without {min(more)!r}; {instead}")
-
-
 def _words_beside(entries: Sequence[Entry], fold: TurnFold) -> list[Object]:
     """The message beside replies, if there is a new one: some clients send the turn's own again, before them."""
     words, behind = new_words(entries), new_words(entries, behind_replies=True)
@@ -382,20 +398,3 @@ def _prompt_beside(system: Sequence[str], words: Sequence[Object], fold: TurnFol
     """The message, with the instructions unless the turn began with them."""
     is_told = any(text.startswith("\n\n".join(system)) for text, _ in fold.heard)
     return join_parts([] if is_told else system, words, "input")
-
-
-def _no_output(session: str, turn: int, needs: Mapping[str, Need]) -> RequestRefusedError:
-    """The refusal of a message while a turn waits, with the ids that its client has."""
-    missing = [
-        f"decision found for {APPROVAL}{wire}" if need == "approval" else f"output found for {wire}"
-        for name, need in needs.items()
-        if (wire := wire_call(session, turn, name))
-    ]
-    return RequestRefusedError(f"input: no {', no '.join(missing)}; the turn waits for it, so send it before a message")
-
-
-def _refuse_beside(why: str, **fields: object) -> RequestRefusedError | None:
-    name = next((name for name, value in fields.items() if value), None)
-    if name is None:
-        return None
-    return RequestRefusedError(f"{name}: a message that {why} cannot bring any; leave it out")

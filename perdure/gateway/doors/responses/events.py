@@ -54,6 +54,10 @@ CLIENTS = frozenset({"answer", "result"})
 """Needs of requests whose calls the client runs, or a person answers: their results are no item of perdure's."""
 
 
+_OUTPUTS = frozenset({"answered", "returned", "failed"})
+"""Decisions that are the output of such a call."""
+
+
 @dataclass(frozen=True)
 class WireEvent:
     """An event as the stream has it.
@@ -83,6 +87,7 @@ class Segment:
 
     Attributes:
         inputs: What was said to the requests of the segment before, with the results that came of it.
+        words: Messages beside them, until a model reads (``is_read``).
     """
 
     number: int
@@ -91,6 +96,8 @@ class Segment:
     usage: Usage = field(default_factory=Usage)
     ending: Ending | None = None
     inputs: list[DecidedRequest] = field(default_factory=list[DecidedRequest])
+    words: list[log.UserMessageReceived] = field(default_factory=list[log.UserMessageReceived])
+    is_read: bool = False
 
 
 @dataclass
@@ -127,6 +134,8 @@ class TurnFold:
         shape: The fields that the responses have in common.
         heard: The prompt of the turn, and the messages that it has read since, each with the number of its files.
         has_ended: Whether the turn has ended.
+        has_stopped: Whether it has ended for its requests, so that replies begin the next one.
+        stops: Whether it is to end with those that it has asked last.
     """
 
     def __init__(self, session: str, turn: int, shape: Shape | None = None, place: Place | None = None) -> None:
@@ -138,7 +147,7 @@ class TurnFold:
         self.prompt: log.AgentStart | None = None
         self.results: dict[str, str] = {}
         self.heard: list[tuple[str, int]] = []
-        self.has_ended = False
+        self.has_ended = self.has_stopped = self.stops = False
         self._is_asking = False
         self._seq = 0
         self._at = 0
@@ -191,9 +200,13 @@ class TurnFold:
         settled = [] if isinstance(event, log.UserInputRequired) else self.settle()
         self._out, self._seq, self._at = [], envelope.seq, 0
         if self._is_end_of_parked(event):
-            self.has_ended = True
+            self.has_ended = self.has_stopped = True
             return settled
-        if not self.segments or self.segments[-1].ending is not None:
+        is_parked = not self.segments or self.segments[-1].ending is not None
+        if is_parked and isinstance(event, log.ToolEnd | log.ToolError) and self.needs.get(event.call_id) in CLIENTS:
+            self._fold(event, envelope)  # what was replied before the turn asked for more, and stopped
+            return settled
+        if is_parked:
             self._begin(envelope)
         self._fold(event, envelope)
         if envelope.seq == self._place.seq and self._place.shown is not None and self._answer is not None:
@@ -275,6 +288,7 @@ class TurnFold:
     def _fold(self, event: AnyEvent, envelope: Envelope) -> None:  # noqa: C901 - one arm for each kind of event
         match event:
             case log.GenerationStart():
+                self.segments[-1].is_read = True
                 self._store_beginning()
                 self._drop_answer()
                 if self._step != envelope.step:
@@ -312,10 +326,14 @@ class TurnFold:
                 self._close_call(event.call_id, event.tool, None, event.error)
             case log.UserMessageReceived():
                 self.heard.append((event.content, len(event.parts)))
+                if self.segments[-1].inputs and not self.segments[-1].is_read:
+                    self.segments[-1].words.append(event)
             case log.UserInputRequired():
                 self._ask(event, envelope.at)
             case log.UserInputReceived():
                 self.segments[-1].inputs.append(event)
+                if event.decision in _OUTPUTS:  # the turn before may have asked, and this one begun with it
+                    self.needs.setdefault(event.request_id, "result")
             case log.AgentEnd():
                 self._end_turn(event, envelope.at)
             case _:
@@ -467,7 +485,7 @@ class TurnFold:
         self._explain(event)
         item, index = describe_request(self.session, self.turn, event), len(segment.items)
         self._is_asking = True
-        self.needs[event.request_id] = event.needs
+        self.needs[event.request_id], self.stops = event.needs, event.stops
         self._asked_at = at
         segment.items.append(item)
         if event.needs == "approval":
@@ -497,7 +515,7 @@ class TurnFold:
         for before in self.segments[:-1]:
             earlier = earlier.plus(before.usage)
         segment.usage = event.usage.without(earlier)
-        self.has_ended = True
+        self.has_ended, self.has_stopped = True, event.stop_reason is StopReason.WAITING_FOR_INPUT
         ending = Ending(
             STATUSES.get(event.stop_reason, "failed"),
             at,

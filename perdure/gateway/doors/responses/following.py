@@ -20,6 +20,7 @@ from perdure.gateway.doors.responses.objects import (
     describe_inputs,
     describe_part,
     describe_response,
+    describe_words,
     texts_of,
     tools_of,
 )
@@ -132,9 +133,11 @@ async def read_inputs(gateway: Gateway, place: ResponseId) -> list[Item]:
 def inputs_of(fold: TurnFold, segment: int) -> list[Item]:
     """Items that a response of a turn was asked with, in order."""
     place = ResponseId(fold.session, fold.turn, segment)
-    inputs = fold.segments[segment - 1].inputs
-    said = [describe_decision(place.session, place.turn, one, fold.results.get(one.request_id)) for one in inputs]
-    return describe_inputs(place, fold.prompt, said)
+    inputs, words = fold.segments[segment - 1].inputs, fold.segments[segment - 1].words
+    asked_in = place.turn - (segment == 1)  # replies that begin a turn are to the requests of the turn before
+    said = [describe_decision(place.session, asked_in, one, fold.results.get(one.request_id)) for one in inputs]
+    beside = [describe_words(place, f"beside/{segment}/{at}", one.content, one.parts) for at, one in enumerate(words)]
+    return describe_inputs(place, fold.prompt, [*said, *beside])
 
 
 def _describe_unbegun(place: ResponseId, view: TurnView, fold: TurnFold) -> Item:

@@ -105,11 +105,16 @@ class Lookup:
             words += entry.parts
             if not entry.is_models or entry.is_bare:
                 continue
-            if words:
+            before = views.get(turn)
+            replied = before is not None and before.result is not None and before.result.requests != ()
+            if words or replied:  # replies to a turn that stopped for them begin the next one
                 turn += 1
             view = views.get(turn)
             result = None if view is None else view.result
-            is_heard_there = not words or is_heard(words, prompts.get((place.session, turn), []))
+            heard = prompts.get((place.session, turn), [])
+            if replied and view is not None:
+                heard = (await self.turn(place.session, turn)).heard
+            is_heard_there = not words or is_heard(words, heard)
             if not is_heard_there or result is None or not _is_output(result, entry):
                 raise EditedError(entry.at)
             words = []
@@ -117,13 +122,12 @@ class Lookup:
 
     async def without_known(self, entries: Sequence[Entry], place: ResponseId) -> Sequence[Entry]:
         """The entries without a beginning that is all that the session has heard: some clients send that again."""
-        known, behind = entries[: place.turn], entries[place.turn :]
+        found = await self._read_prompts((place.session, turn) for turn in range(1, place.turn + 1))
+        prompts = [heard for _, heard in sorted(found.items()) if any(text or files for text, files in heard)]
+        known, behind = entries[: len(prompts)], entries[len(prompts) :]
         if not behind or not all(entry.parts for entry in known) or any(entry.is_models for entry in behind):
             return entries
-        prompts = await self._read_prompts((place.session, turn) for turn in range(1, place.turn + 1))
-        are_known = (
-            is_heard(entry.parts, prompts.get((place.session, turn), [])) for turn, entry in enumerate(known, start=1)
-        )
+        are_known = (is_heard(entry.parts, heard) for entry, heard in zip(known, prompts, strict=False))
         return behind if all(are_known) else entries
 
     async def _read_prompts(self, turns: Iterable[Turn]) -> dict[Turn, list[Heard]]:

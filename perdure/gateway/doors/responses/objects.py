@@ -7,6 +7,7 @@ from datetime import datetime
 from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import AgentStart
+from perdure.contracts.files import FilePart
 from perdure.contracts.input_requests import DecidedRequest, InputRequest
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.turns import StopReason
@@ -151,16 +152,17 @@ def _describe_failure(ending: Ending) -> Item:
 
 def describe_inputs(place: ResponseId, prompt: AgentStart | None, said: Sequence[Item]) -> list[Item]:
     """Input of a response: the prompt of its turn, or what was said to the response before."""
-    if place.segment > 1 or prompt is None:
+    if place.segment > 1 or prompt is None or said:
         return list(said)
-    content: list[JsonValue] = []
-    if prompt.prompt:
-        content.append({"type": "input_text", "text": prompt.prompt})
-    for part in prompt.parts:
-        file: Item = {"type": "input_file", "file_id": part.artifact, "filename": part.name}
-        content.append(file)
-    message = item_id("msg", place.session, place.turn, "prompt")
-    return [{"id": message, "type": "message", "role": "user", "status": "completed", "content": content}]
+    return [describe_words(place, "prompt", prompt.prompt, prompt.parts)]
+
+
+def describe_words(place: ResponseId, name: str, text: str, parts: Sequence[FilePart]) -> Item:
+    """A message of the user, by its name in its turn."""
+    content: list[JsonValue] = [{"type": "input_text", "text": text}] if text else []
+    files: list[Item] = [{"type": "input_file", "file_id": part.artifact, "filename": part.name} for part in parts]
+    message = item_id("msg", place.session, place.turn, name)
+    return {"id": message, "type": "message", "role": "user", "status": "completed", "content": [*content, *files]}
 
 
 def describe_decision(session: str, turn: int, decided: DecidedRequest, output: str | None) -> Item:

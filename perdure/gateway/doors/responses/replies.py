@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from perdure.client import RequestRefusedError
-from perdure.client.requests import ResultMore, validate
-from perdure.contracts.input_requests import AnswerRequest, ApproveRequest, DenyRequest, Need, ResultRequest
+from perdure.client import AnswerRequest, ApproveRequest, DenyRequest, ReplyOptions, RequestRefusedError, ResultRequest
+from perdure.client.requests import validate
+from perdure.contracts.input_requests import Need, ReplyBody
 from perdure.gateway.access import Gateway
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors.responses.events import TurnFold
@@ -77,22 +77,33 @@ class Speaker:
         check_said(requests, said, words)
         self._check_scopes(requests, said)
         for one in said:
-            _validate(one, requests[one.call_id], self._caller.name)
+            _body_of(one, requests[one.call_id], self._caller.name)
         told = {one.call_id for one in said} | decided_behind(fold, place.segment)
         return [name for name in requests if name not in told]
 
-    async def give(self, place: ResponseId, fold: TurnFold, said: Sequence[Said]) -> ResponseId:
-        """Give what was checked; the segment that goes on once all is said.
+    async def give(
+        self, place: ResponseId, fold: TurnFold, said: Sequence[Said], options: ReplyOptions | None = None
+    ) -> ResponseId:
+        """Give what was checked; the segment that goes on behind it.
+
+        A turn that stopped for its requests goes on as the next one, with these options. If not all was said to it,
+        that one asks for the rest.
 
         Raises:
             ProblemError: Something else stands.
         """
-        requests = requests_of(fold, place.segment)
-        for one in said:
-            await self._say_one(place.session, one, requests[one.call_id], self._caller.name)
+        requests, by = requests_of(fold, place.segment), self._caller.name
+        bodies = [_body_of(one, requests[one.call_id], by) for one in said]
+        if bodies:
+            try:
+                replied = await self._gateway.client.reply(place.session, bodies, **(options or ReplyOptions()))
+            except RequestRefusedError as error:
+                raise ProblemError(409, ProblemCode.CONFLICT, str(error)) from error
+            if replied.turn is not None:
+                return ResponseId(place.session, replied.turn)
         if not fold.has_ended:  # it may have stopped since it was read, so that the next turn has taken what was said
             fold = await read_turn(self._gateway, place, await find_turn(self._gateway, place))
-        if fold.has_ended and len(fold.segments) == place.segment:  # a turn that stops for its requests
+        if fold.has_stopped:
             return ResponseId(place.session, place.turn + 1)
         return ResponseId(place.session, place.turn, place.segment + 1)
 
@@ -101,22 +112,6 @@ class Speaker:
         if asks_people and not self._caller.may(Scope.APPROVE):
             msg = f"the token {self._caller.name!r} lacks the scope 'approve'; use one that has it"
             raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
-
-    async def _say_one(self, session: str, one: Said, need: Need, by: str) -> None:
-        client, more = self._gateway.client, ResultMore(by=by, tool_choice=one.tool_choice)
-        try:
-            if one.error:
-                await client.submit_result(session, one.call_id, **(more | ResultMore(error=one.error)))
-            elif one.output is None and one.approve:
-                await client.approve(session, one.call_id, by=by)
-            elif one.output is None:
-                await client.deny(session, one.call_id, by=by, reason=one.reason)
-            elif need == "result":
-                await client.submit_result(session, one.call_id, one.output, **more)
-            else:
-                await client.answer(session, one.call_id, one.output, by=by)
-        except RequestRefusedError as error:
-            raise ProblemError(409, ProblemCode.CONFLICT, str(error)) from error
 
 
 def requests_of(fold: TurnFold, segment: int) -> dict[str, Need]:
@@ -138,6 +133,14 @@ def last_asking(fold: TurnFold) -> int:
     """Number of the last segment that asks for anything; of the last one if none does."""
     numbers = [segment.number for segment in fold.segments if requests_of(fold, segment.number)]
     return numbers[-1] if numbers else max(1, len(fold.segments))
+
+
+def stops_at(fold: TurnFold, segment: int) -> bool:
+    """Whether the turn ends with the requests of a segment, also if it has not come to that yet.
+
+    Replies then begin the next turn, all of them together.
+    """
+    return fold.has_stopped if fold.has_ended else fold.stops and segment == last_asking(fold)
 
 
 def decided_behind(fold: TurnFold, segment: int) -> set[str]:
@@ -171,11 +174,19 @@ _SAYS: Mapping[Need, frozenset[str]] = {
 """Kinds of replies to each need."""
 
 
-def _validate(one: Said, need: Need, by: str) -> None:
+def _body_of(one: Said, need: Need, by: str) -> ReplyBody:
+    """A reply as the client takes it.
+
+    Raises:
+        RequestRefusedError: It is too long, for example.
+    """
     fields: dict[str, object] = {"request": one.call_id, "by": by}
     if one.error:
-        validate(ResultRequest, {**fields, "error": one.error})
-    elif one.output is None:
-        validate(ApproveRequest, fields) if one.approve else validate(DenyRequest, {**fields, "reason": one.reason})
-    else:
-        validate(ResultRequest if need == "result" else AnswerRequest, {**fields, "value": one.output})
+        return validate(ResultRequest, {**fields, "error": one.error, "tool_choice": one.tool_choice})
+    if one.output is None and one.approve:
+        return validate(ApproveRequest, fields)
+    if one.output is None:
+        return validate(DenyRequest, {**fields, "reason": one.reason})
+    if need == "result":
+        return validate(ResultRequest, {**fields, "value": one.output, "tool_choice": one.tool_choice})
+    return validate(AnswerRequest, {**fields, "value": one.output})

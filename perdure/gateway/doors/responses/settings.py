@@ -91,6 +91,8 @@ def read_settings(fields: Mapping[str, Json], *, tunes: bool) -> Settings:
         params["parallel_tool_calls"] = False
     schema, choice = _read_format(fields.get("text")), _read_choice(fields.get("tool_choice"))
     echoed: Object = {} if choice is None else {"tool_choice": fields.get("tool_choice")}
+    if fields.get("previous_response_id") is not None:
+        echoed["previous_response_id"] = fields["previous_response_id"]
     if schema is not None:
         echoed["text"] = {"format": _object(fields.get("text")).get("format")}
     return Settings(
