@@ -107,7 +107,10 @@ class Replies:
 
     async def reply(self, session: str, update: Update, fields: Mapping[str, object]) -> InputReceipt:
         """Give a reply to the turn that waits for it, or to the next one; the same reply twice is harmless."""
-        replied = await self.reply_to_all(session, [validate(_BODIES[update], fields)], {})
+        body, options = validate(_BODIES[update], fields), ReplyOptions()
+        if body.message is not None:
+            options = ReplyOptions(prompt=body.message.prompt, by=body.message.by)
+        replied = await self.reply_to_all(session, [body.model_copy(update={"message": None})], options)
         return replied.receipts[0]
 
     async def reply_to_all(self, session: str, said: Sequence[ReplyBody], options: ReplyOptions) -> Replied:
@@ -119,6 +122,8 @@ class Replies:
         if not said or not all(type(one) in _UPDATES for one in said):
             kinds = ", ".join(kind.__name__ for kind in _UPDATES)
             raise RequestRefusedError(f"replies: give at least one, each of them one of {kinds}")
+        if any(one.message is not None for one in said):
+            raise RequestRefusedError("replies: a message stands beside all of them; give it as prompt, and no message")
         prompt, attempts, replied = options.get("prompt", ""), itertools.count(), _Given()
         request_id = digest_of(session, [[one.model_dump_json() for one in said], repr(prompt)])
         saying = _Saying(options, request_id, *await read_content(prompt))

@@ -57,8 +57,8 @@ ALL = {
 """Outcome of each case with a framework that sends the ids of items; behind a rewritten message all is kept."""
 
 EXPECTED: dict[str, dict[str, Told]] = {
-    "openai_python.py": ALL,
-    "openai_js.mjs": ALL,
+    "openai_python.py": ALL | {"resumed": UNHARMED},
+    "openai_js.mjs": ALL | {"resumed": UNHARMED},
     "openai_agents.py": ALL
     | {"interruption": APPROVAL, "handoff": Told('read transfer | {"assistant": "helper"}', 0, 1)},
     "openai_agents_js.mjs": ALL
@@ -220,7 +220,9 @@ async def test_a_framework_does_nothing_twice(stranger: Stranger, house: House) 
                 proxy.target = other.url
                 await first.aclose()
 
-            accidents |= {"cut": cut, "restart": restart}
+            accidents["cut"], accidents["restart"] = cut, restart
+            if "resumed" in expected:
+                accidents["resumed"] = cut
             said, errors = await stranger.run(proxy.url)
             assert await stranger.run_page(proxy.url) == "read Name a river."
         sessions = Counter(session.agent for session, _ in await house.client.sessions(limit=200))

@@ -180,12 +180,15 @@ async def test_questions_approvals_and_messages_go_through_the_service(
             question = await eventually(request)
             refused = await caller.refusal("approve", session=session, request=question, by="them")
             assert "BAD_REQUEST" in str(refused.type)
-            await caller.operate("answer", session=session, request=question, value="this", by="them")
+            beside = {"prompt": "be quick", "when_busy": "steer"}
+            await caller.operate("answer", session=session, request=question, value="this", by="them", message=beside)
             for operation, more in (("approve", {}), ("deny", {"reason": "too much"})):
                 fields = {"session": session, "request": await eventually(request), "by": "them", **more}
                 receipt = await caller.operate(operation, **fields)
                 assert receipt["request_id"] == fields["request"]
             assert (await ended(handle))["output"] == "done"
+            users = [each["content"] for each in provider.requests[-1].request.messages if each["role"] == "user"]
+            assert users == ["go", "be quick"]
             assert await caller.operate("send", session=session, prompt="more") == {"turn": 2}
             await house.wait_for_event("agent_end", 2)
             assert await caller.operate("cancel", session=session) == {"stops": False}

@@ -70,6 +70,22 @@ tell({
   },
   // The connection is cut while perdure's tool runs, and the client tries again by itself.
   cut: (model) => talk(model, ["effect"], []),
+  // The connection is cut in the middle of a stream, which goes on behind the last event that came.
+  async resumed(model) {
+    const seen = [];
+    const take = async (stream) => {
+      for await (const event of stream) seen.push(event);
+    };
+    try {
+      await take(await client.responses.create({ model, input: "effect", stream: true }));
+    } catch {
+      const place = { stream: true, starting_after: seen.at(-1).sequence_number };
+      await take(await client.responses.retrieve(seen[0].response.id, place));
+    }
+    const numbers = seen.map((event) => event.sequence_number);
+    if (numbers.some((number, at) => at && number <= numbers[at - 1])) throw new Error(`out of order: ${numbers}`);
+    return seen.map((event) => (event.type === "response.output_text.delta" ? event.delta : "")).join("");
+  },
   // The gateway stops while perdure's tool runs, and another one takes its place.
   restart: (model) => talk(model, ["effect"], []),
   unknown_model: (model) => talk(model, ["hello"], []),

@@ -97,6 +97,18 @@ def cut(model: str) -> str:
     return talk(model, ["effect"], [])
 
 
+def resumed(model: str) -> str:
+    """The connection is cut in the middle of a stream, which goes on behind the last event that came."""
+    seen: list[Any] = []
+    try:
+        seen += client.responses.create(model=model, input="effect", stream=True)
+    except Exception:  # of whichever library is below the client
+        place = seen[-1].sequence_number
+        seen += client.responses.retrieve(seen[0].response.id, stream=True, starting_after=place)
+    assert [event.sequence_number for event in seen] == sorted({event.sequence_number for event in seen})
+    return "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+
+
 def restart(model: str) -> str:
     """The gateway stops while perdure's tool runs, and another one takes its place."""
     return talk(model, ["effect"], [])
@@ -106,4 +118,6 @@ def unknown_model(model: str) -> str:
     return talk(model, ["hello"], [])
 
 
-tell(chat, function, two_functions, approval, stream, edited, rewritten, structured, cut, restart, unknown_model)
+tell(
+    chat, function, two_functions, approval, stream, edited, rewritten, structured, cut, resumed, restart, unknown_model
+)

@@ -32,6 +32,7 @@ from perdure.client import (
 )
 from perdure.client.asks import Compact
 from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.sends import SendRequest
 from perdure.contracts.turns import RunState
 from perdure.local_ports import find_free_port
 from perdure.store import Store
@@ -42,6 +43,8 @@ MODULES = sorted(Path(perdure.client.__file__).parent.glob("*.py"))
 
 INSIDE = {"NotTakenError", "UpdateRefusedError"}
 """What the client's own modules tell one another; each is caught in it."""
+
+MESSAGE = SendRequest(prompt="And?", when_busy="steer")
 
 Call = Callable[[Client], Awaitable[object]]
 
@@ -127,6 +130,7 @@ def odd_calls() -> dict[str, list[Call]]:
             lambda client: client.reply("gone", [ResultRequest(request="call", value="x")], prompt="go on"),
             lambda client: client.reply("", [DenyRequest(request="call", by="ada")]),
             lambda client: client.reply("gone", []),
+            lambda client: client.reply("gone", [DenyRequest(request="call", by="ada", message=MESSAGE)]),
             lambda client: client.reply("gone", [object()]),
             lambda client: client.reply("gone", [ResultRequest(request="call", value="x")] * 2),
             lambda client: client.reply("gone", [ResultRequest(request="call", value="x")], tools=[{"name": "%"}]),
