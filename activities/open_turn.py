@@ -22,6 +22,7 @@ from temporalio.service import RPCError
 from perdure.activities.agents import Instructions
 from perdure.activities.delegates import Delegations, trim_for_caller, with_grants
 from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, with_more
+from perdure.activities.first_replies import check_replies
 from perdure.activities.heartbeat import keep_beating, note
 from perdure.activities.mcp.failures import McpError, last_lines, shorten
 from perdure.activities.models.facts import context_window
@@ -48,7 +49,7 @@ from perdure.contracts.turn_context import TurnContext
 from perdure.contracts.turns import Continuation, OpenTurn, TurnResult
 from perdure.contracts.values import is_visible, replace
 from perdure.contracts.waits import WAITS_FOR_SERVERS
-from perdure.engine.input_requests import ReplyError, check_time, check_until, validate_reply
+from perdure.engine.input_requests import ReplyError
 from perdure.schema_checks import run_off_the_loop
 from perdure.store import NotFoundError, SessionErasedError, StoreError
 from perdure.store.commit_turn import close_behind
@@ -342,7 +343,7 @@ class OpenTurnActivity:
             return await self._parts.definitions.get(before.begun.definition)
         definition = await self._parts.definitions.get(before.last.definition)
         try:
-            await run_off_the_loop(lambda: _check_replies(asked, definition))
+            await run_off_the_loop(lambda: check_replies(opening, before, definition))
         except ReplyError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
         return definition if request.agent in {None, definition.name} else None
@@ -523,31 +524,6 @@ def _require_choice(definition: AgentDefinition, choice: ToolChoice | None) -> N
         known = ", ".join(tool.name for tool in definition.tools) or "none"
         message = f"tool_choice: there is no tool named {choice.name!r}; the tools are: {known}"[:MAX_MESSAGE]
         raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
-
-
-def _check_replies(asked: Asked, definition: AgentDefinition) -> None:
-    """See that the turn before waits for these replies; another agent can only go on once nothing else is open.
-
-    Raises:
-        ReplyError: It does not.
-    """
-    opening, before = asked.opening, asked.before
-    calls = {call.request_id: call for call in before.waiting_calls}
-    requests = {request.request_id: request for request in before.requests}
-    for reply in opening.request.replies:
-        call = calls.get(reply.request)
-        if call is None or reply.request not in requests:
-            raise ReplyError(f"session {opening.session!r} does not wait for {reply.request!r}")
-        tool = definition.tool(call.tool)
-        schema = call.asked.form if call.asked is not None else tool.answer if tool is not None else None
-        validate_reply(call, reply, schema)
-        check_time(requests[call.request_id], opening.run_started_at)
-        check_until(reply, opening.run_started_at)
-    replied = {reply.request for reply in opening.request.replies if reply.decision in {"returned", "failed"}}
-    if opening.request.agent not in {None, definition.name} and calls.keys() - replied:
-        theirs = f"the calls that wait are of {definition.name!r}"
-        msg = f"agent: {theirs}; give the results of all of them, or name no other agent"
-        raise ReplyError(msg)
 
 
 def _with_schemas(definition: AgentDefinition, request: Continuation) -> AgentDefinition:

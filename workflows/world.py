@@ -204,7 +204,12 @@ class TurnWorld(TurnMail, World):
         visibility.show_action(self, action)
         self.deadline.hold("people")
         left = None if action.until is None else max(action.until - self.now, timedelta(0))
-        await self._until(lambda: bool(self.mail.replies) or self._may_rotate, left)
+
+        def may_go_on() -> bool:
+            stops = input_requests.stops(self.charge_ended(self._state), self.mail)  # once no delegate works beside it
+            return bool(self.mail.replies) or self._may_rotate or stops
+
+        await self._until(may_go_on, left)
         return self.deadline.release("people", self._state)
 
     async def wait_for_unpause(self, action: WaitForUnpause) -> None:

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 
 from perdure.agents.files import File, Image
 from perdure.client.errors import BlockedError, NoWorkerError, RequestRefusedError, SessionBusyError
+from perdure.client.executions import Run
 from perdure.client.read import closures, read_events
 from perdure.client.requests import Files, ReplyOptions, SendOptions, read_content, turn_request, validate
 from perdure.client.sessions import Sessions
+from perdure.client.turn import Turn
 from perdure.client.updates import (
     NotTakenError,
     UpdateRefusedError,
@@ -20,6 +22,7 @@ from perdure.client.updates import (
     send_update,
     worker_timeout,
 )
+from perdure.client.waits import Waits
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.events import UserInputReceived, UserMessageReceived
 from perdure.contracts.input_requests import (
@@ -39,6 +42,7 @@ from perdure.contracts.input_requests import (
 from perdure.contracts.names import Update
 from perdure.contracts.sends import SendRequest
 from perdure.contracts.values import JsonValue
+from perdure.contracts.waits import Cause
 from perdure.store.errors import NotFoundError
 
 _BODIES: Mapping[Update, type[ReplyBody]] = {
@@ -153,7 +157,7 @@ class Replies:
             NotTakenError: The turn ended meanwhile, is about to ask, or somebody else was first.
         """
         newest, body = await self._sessions.runs.find_newest(session), said[0]
-        if newest is None or not newest.running:
+        if newest is None or not newest.running or await self._is_queued(session, newest, saying):
             try:
                 return await self._go_on_with(session, [one.reply() for one in said], saying)
             except SessionBusyError as error:
@@ -171,6 +175,11 @@ class Replies:
             return _Given((await self._find_receipt(session, reply, error),))
         return _Given((receipt,), has_message=has_message)
 
+    async def _is_queued(self, session: str, run: Run, saying: "_Saying") -> bool:
+        """Whether a run is that of the turn which the same replies have begun, and which has not opened."""
+        is_same = run.request_id == saying.request_id
+        return is_same and await self._sessions.turn_asked_before(session, run.request_id) is None
+
     async def _message_of(self, session: str, saying: "_Saying") -> SendRequest:
         parts = await self._sessions.keep_files(session, saying.files)
         fields: dict[str, object] = {"prompt": saying.text, "request_id": saying.request_id, "when_busy": "steer"}
@@ -178,7 +187,7 @@ class Replies:
 
     async def _find_receipt(self, session: str, reply: Reply, refused: UpdateRefusedError) -> InputReceipt:
         """The receipt of the same reply in an earlier turn."""
-        if refused.code != ReasonCode.REQUEST_INVALID:
+        if refused.code not in {ReasonCode.REQUEST_INVALID, ReasonCode.REQUEST_TOO_LARGE}:
             raise NotTakenError("lost") from refused
         if await self._find_decision(session, reply.request) is not None:
             return await self._find_same_reply(session, reply)
@@ -204,22 +213,34 @@ class Replies:
         if request.agent is not None:
             await self._sessions.check_agent(request.agent, session)
         turn = await self._sessions.start(session, request, saying.files, options.get("priority"))
-        try:
-            async with worker_timeout():
-                number = await turn.number()
-        except TimeoutError:
-            msg = f"the reply has started the next turn of session {session!r}, which waits for a worker and takes it"
-            raise NoWorkerError(f"{msg}; there is no need to reply again") from None
+        number, at = await self._number_of(turn, record.turn + 1), datetime.now(UTC)
         if number is None:
             result = await turn.result()
             if result.reason_code == ReasonCode.REQUEST_BLOCKED:
                 raise BlockedError(f"session {session!r}: {result.error}")
             raise RequestRefusedError(f"session {session!r} refused the reply: {result.error}")
-        opened = await store.turn(session, number)
+        with contextlib.suppress(NotFoundError):  # it is queued
+            at = (await store.turn(session, number)).started_at
         for reply in left:
             asked = waits[reply.request]
-            stand[reply.request] = receipt_of(reply, opened.started_at, digest=asked.digest, arguments=asked.arguments)
+            stand[reply.request] = receipt_of(reply, at, digest=asked.digest, arguments=asked.arguments)
         return _Given(tuple(stand[reply.request] for reply in replies), number, has_message=True)
+
+    async def _number_of(self, turn: Turn, expected: int) -> int | None:
+        """The number of a turn that replies begin, also while it waits for a slot; None if it was refused.
+
+        Raises:
+            NoWorkerError: No worker has opened it yet.
+        """
+        try:
+            async with worker_timeout():
+                return await turn.number()
+        except TimeoutError:
+            wait = await Waits(self._sessions.runs).wait_of(turn.session)
+        if wait is not None and wait.cause is Cause.QUEUED:
+            return expected
+        msg = f"the reply has started the next turn of session {turn.session!r}, which waits for a worker and takes it"
+        raise NoWorkerError(f"{msg}; there is no need to reply again")
 
     async def _find_same_reply(self, session: str, reply: Reply) -> InputReceipt:
         """The receipt of a reply that was given before, by the log."""

@@ -408,6 +408,12 @@ class PlannedCall(MaskedCall):
         fields = {"needs": "answer", "question": asked.text, "options": asked.options, "asked": asked, "answer": None}
         return self.model_copy(update=fields)
 
+    def describe_withdrawn(self, instead: str) -> str:
+        """The error result of a call that nobody replied to, with what came instead."""
+        if self.needs == "result":
+            return f"Operation aborted: no result of {self.tool} came, {instead}; whether it ran is unknown"
+        return f"Operation aborted: nobody decided about {self.tool}, {instead}; it did not run"
+
     @property
     def is_own(self) -> bool:
         """Whether the workflow carries out the call without an activity and without waiting."""

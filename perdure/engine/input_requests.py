@@ -252,8 +252,7 @@ def withdraw_requests(state: TurnState, mail: Mailbox) -> tuple[ToolOutcome, ...
             message = f"Operation aborted: {call.tool} was approved by {reply.by} and the turn ended before it ran"
             outcomes.append(call.as_error(ReasonCode.TOOL_CANCELLED, message, decided=_receipt(mail, reply)))
         else:
-            message = f"Operation aborted: the turn ended before a person decided about {call.tool}; it did not run"
-            outcomes.append(call.as_error(ReasonCode.TOOL_CANCELLED, message))
+            outcomes.append(call.as_error(ReasonCode.TOOL_CANCELLED, call.describe_withdrawn("the turn ended")))
     return tuple(outcomes)
 
 
@@ -284,6 +283,12 @@ def accept_reply(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -
         raise ReplyError(msg)
     check_time(_request(call, state.calls.expires_at), now)
     check_until(reply, now)
+    return _take_reply(state, mail, call, reply, now)
+
+
+def _take_reply(
+    state: TurnState, mail: Mailbox, call: PlannedCall, reply: Reply, now: datetime
+) -> tuple[Mailbox, InputReceipt]:
     tool = state.policy.tools.get(call.tool)
     schema = call.asked.form if call.asked is not None else None if tool is None else tool.answer
     reply = validate_reply(call, reply, schema)
@@ -298,14 +303,15 @@ def accept_reply(state: TurnState, mail: Mailbox, reply: Reply, now: datetime) -
 
 
 def accept_first_replies(state: TurnState, mail: Mailbox, replies: Sequence[Reply], now: datetime) -> Mailbox:
-    """Take the replies for which the turn was started, which ``open_turn`` has checked.
+    """Take the replies for which the turn was started, which ``open_turn`` has checked, however long it waited then.
 
     A turn that was reset does not take them again: their calls have run.
     """
-    asked = replace(state, calls=replace(state.calls, asked=True))
+    calls = {call.request_id: call for call in state.calls.asking}
     for reply in replies:
-        with contextlib.suppress(ReplyError):
-            mail, _ = accept_reply(asked, mail, reply, now)
+        if (call := calls.get(reply.request)) is not None:
+            with contextlib.suppress(ReplyError):
+                mail, _ = _take_reply(state, mail, call, reply, now)
     return mail
 
 
@@ -372,6 +378,10 @@ _FITTING_DECISIONS: dict[Need, frozenset[Decision]] = {
     "result": frozenset({"returned", "failed", "denied"}),
 }
 """Decisions of replies that fit a request's need."""
+
+
+RESULTS: frozenset[Decision] = frozenset({"returned", "failed"})
+"""Decisions that are results of the caller."""
 
 
 def digest_error(reply: Reply) -> str:

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.input_requests import digest_of
 from perdure.contracts.sends import QueuedMessage, SendRequest
 from perdure.contracts.turns import CancelRequest, Continuation
 from perdure.contracts.values import replace
@@ -80,10 +81,14 @@ def take_message(mail: Mailbox, message: QueuedMessage, running: RunningTurn, no
 
 
 def steer_prompt(mail: Mailbox, asked: Continuation, request_id: str) -> Mailbox:
-    """The mailbox with the prompt that stands beside replies: the model reads it behind their results."""
+    """The mailbox with the prompt that stands beside replies: the model reads it behind their results.
+
+    It has an id of its own: if the turn stops before it is read, it begins the next one.
+    """
     if not asked.prompt:
         return mail
-    steered = SendRequest(prompt=asked.prompt, request_id=request_id, when_busy="steer", parts=asked.parts, by=asked.by)
+    own = digest_of("prompt", request_id)
+    steered = SendRequest(prompt=asked.prompt, request_id=own, when_busy="steer", parts=asked.parts, by=asked.by)
     return mail.with_steered(steered)
 
 

@@ -219,6 +219,8 @@ class Story:
         action = input_requests.ask_or_wait(self.state, self.world.mail)
         if isinstance(action, AskPeople):
             await self._tell(action)
+            if action.stops and self.state.has_open_calls:  # as readers were told, whatever has come meanwhile
+                self.state = replace(self.state, ending=Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
         elif input_requests.stops(self.state, self.world.mail):
             self.state = replace(self.state, ending=Ending(stop_reason=StopReason.WAITING_FOR_INPUT))
         elif not await self.world.rotate_if_due(action):

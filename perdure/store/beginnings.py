@@ -174,7 +174,7 @@ def _results_of_calls(connection: Connection, step: StepRecord, turn: TurnRow) -
 
 def _withdrawn_result_of(call: PlannedCall) -> ToolMessage:
     """The result of a call that nobody decided about, for the model that goes on from there."""
-    message = f"Operation aborted: nobody decided about {call.tool}, the session was resumed without; it did not run"
+    message = call.describe_withdrawn("the session was resumed without")
     error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=call.tool, message=message)
     return ToolMessage(call_id=call.call_id, name=call.tool, content=message, error=error)
 

@@ -228,7 +228,7 @@ def _make_first_step(locked: LockedSession, turn: int, beginning: Beginning, req
             calls = stopped.calls
         else:
             open_calls = OpenCalls(locked, turn, ids)
-            open_calls.withdraw()
+            open_calls.withdraw(stopped.calls)
             open_calls.write()
             messages = (*open_calls.results(ids), *messages)
     if request.prompt and not goes_on:

@@ -119,13 +119,13 @@ class OpenCalls:
             error = ErrorDetail(code=code, title=row.tool, message=f"Operation aborted: {row.tool} {what}")
             self._end(call_id, error.message, error)
 
-    def withdraw(self) -> None:
-        """End every call that has no result yet: it waited for a person, and another message came instead."""
-        for call_id, row in self._rows.items():
-            if call_id not in self._messages:
-                message = f"Operation aborted: nobody decided about {row.tool}, another message came; it did not run"
-                error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=row.tool, message=message)
-                self._end(call_id, message, error)
+    def withdraw(self, calls: Iterable[PlannedCall]) -> None:
+        """End those of the calls that have no result yet: they waited for a reply, and another message came instead."""
+        for call in calls:
+            if call.call_id not in self._messages:
+                message = call.describe_withdrawn("another message came")
+                error = ErrorDetail(code=ReasonCode.TOOL_CANCELLED, title=call.tool, message=message)
+                self._end(call.call_id, message, error)
 
     def results(self, call_ids: Sequence[str]) -> tuple[ToolMessage, ...]:
         """The results of these calls, in the order of ``call_ids``."""

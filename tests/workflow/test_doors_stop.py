@@ -1,8 +1,11 @@
 """S-83: at each door a reply to an agent that stops for its requests goes on in the next turn, whenever that stops."""
 
+import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -10,13 +13,13 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from perdure import Agent, ask_user, tool
+from perdure import Agent, HookContext, ask_user, caller_tool, hook, tool
 from perdure.gateway.doors.a2a import carrying as a2a
 from perdure.gateway.doors.agui import carrying as agui
 from perdure.gateway.doors.responses import lookup as responses
 from perdure.testing import Reply, Script, ScriptedProvider, call, say
 from tests.gateway import gateway
-from tests.house import House
+from tests.house import WAIT_SECONDS, House
 from tests.pictures import PNG
 
 
@@ -265,3 +268,91 @@ async def test_an_approval_beside_a_function_is_waited_for(house: House) -> None
                     model="tester", input=[one], previous_response_id=first.id, tools=[LOOK]
                 )
             assert last.output_text == "done"
+
+
+AND: Any = {"role": "user", "content": "And?"}
+
+
+@pytest.mark.parametrize("beside", [[], [AND]], ids=["outputs", "a message too"])
+async def test_outputs_sent_twice_are_one_request_before_their_turn_has_told_of_them(house: House, beside: Any) -> None:
+    """S-88: its log says so with the first generation, which a hook, a summary or a lost worker holds up."""
+    entered, goes_on = threading.Event(), threading.Event()
+
+    @hook("agent_start")
+    def hold(_: Any, context: HookContext) -> None:
+        if context.turn == 2:
+            entered.set()
+            goes_on.wait(WAIT_SECONDS)
+
+    async with opened(house, call(("look", {"id": 7})), say("done"), hooks=[hold]) as client:
+        first = await client.responses.create(model="tester", input="go", tools=[LOOK])
+        shown: Any = [*outputs(first, "Ada"), *beside]
+        asked: Any = {"model": "tester", "input": shown, "tools": [LOOK], "background": True}
+        made = [await client.responses.create(**asked)]
+        assert await asyncio.to_thread(entered.wait, WAIT_SECONDS)
+        made += [await client.responses.create(**asked) for _ in range(2)]
+        goes_on.set()
+        assert {one.id for one in made} == {made[0].id}
+        assert first.conversation is not None
+        session = first.conversation.id
+        assert (await (await house.client.attach(session, 2)).result()).output == "done"
+        users = [one.content for one in await house.client.transcript(session) if one.role == "user"]
+        assert (users, len(await house.client.turns(session))) == (["go", *(one["content"] for one in beside)], 2)
+
+
+async def test_an_approval_and_a_message_sent_twice_are_read_once_while_the_tool_works(house: House) -> None:
+    """S-88: the log has the approval before the tool runs, and the message behind it."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @tool(requires_approval=True)
+    def pay_slowly() -> str:
+        """Pay."""
+        begun.set()
+        goes_on.wait(WAIT_SECONDS)
+        return "paid"
+
+    async with opened(house, call(("pay_slowly", {})), say("done"), tools=[pay_slowly]) as client:
+        first = await client.responses.create(model="tester", input="go", tools=[LOOK])
+        (wanted,) = [item for item in first.output if item.type == "mcp_approval_request"]
+        approval = {"type": "mcp_approval_response", "approval_request_id": wanted.id, "approve": True}
+        asked: Any = {"model": "tester", "input": [approval, AND], "tools": [LOOK], "background": True}
+        made = [await client.responses.create(**asked)]
+        assert await asyncio.to_thread(begun.wait, WAIT_SECONDS)
+        made += [await client.responses.create(**asked) for _ in range(2)]
+        goes_on.set()
+        assert {one.id for one in made} == {made[0].id}
+        assert first.conversation is not None
+        session = first.conversation.id
+        assert (await (await house.client.attach(session, 1)).result()).output == "done"
+        users = [one.content for one in await house.client.transcript(session) if one.role == "user"]
+        assert (users, len(await house.client.turns(session))) == (["go", "And?"], 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "beside", "read"),
+    [
+        (2, [], ["Ada", "Bob"]),
+        (2, [AND], ["Ada", "Bob"]),
+        (1, [], ["Ada", "the caller, who runs seek, sent no result in time; whether it ran is unknown"]),
+        (1, [AND], ["Ada", "the caller, who runs seek, sent no result in time; whether it ran is unknown"]),
+        (0, [AND], ["Operation aborted: no result of seek came, another message came; whether it ran is unknown"] * 2),
+    ],
+)
+async def test_outputs_are_late_once_a_turn_has_told_its_model_so(
+    house: House, given: int, beside: Any, read: list[str]
+) -> None:
+    """S-88: a turn that has stopped tells nobody; what lacks then is withdrawn, and no message is refused for it."""
+    seek = caller_tool("seek", "Seek.", LOOK["parameters"], timeout=timedelta(milliseconds=1))
+    two = call(("seek", {"id": 7}), ("seek", {"id": 8}))
+    async with opened(house, two, say("done"), tools=[seek]) as client:
+        first = await client.responses.create(model="tester", input="go")
+        shown: Any = [*outputs(first, *["Ada", "Bob"][:given]), *beside]
+        last = await client.responses.create(model="tester", input=shown, previous_response_id=first.id)
+        assert (last.output_text, last.conversation) == ("done", first.conversation)
+        assert last.conversation is not None
+        transcript = await house.client.transcript(last.conversation.id)
+        assert [str(one.content) for one in transcript if one.role == "tool"] == read
+        assert [one.content for one in transcript if one.role == "user"] == [
+            "go",
+            *(one["content"] for one in beside),
+        ]

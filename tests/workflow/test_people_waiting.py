@@ -146,7 +146,7 @@ async def test_a_cancel_ends_the_wait_and_the_model_reads_an_error_in_the_next_t
     assert PAID == []
     first, second = results(provider.requests[-1].request.messages)
     assert first == "red"
-    assert second == "Operation aborted: the turn ended before a person decided about pay; it did not run"
+    assert second == "Operation aborted: nobody decided about pay, the turn ended; it did not run"
     ends = {line["tool"]: line["error"] and line["error"]["code"] for line in await house.events("tool_end")}
     assert ends == {"ask_user": None, "pay": "tool.cancelled"}
     assert approval["needs"] == "approval"

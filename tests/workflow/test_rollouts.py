@@ -73,7 +73,7 @@ async def both(listed: Callable[[], Awaitable[dict[str, int]]]) -> bool:
 
 async def told(*arguments: str) -> str:
     """What a verb prints."""
-    result = await asyncio.to_thread(CliRunner().invoke, cli, list(arguments))
+    result = await asyncio.to_thread(CliRunner().invoke, cli, list(arguments), catch_exceptions=False)
     return result.output
 
 

@@ -6,13 +6,14 @@ import pytest
 import temporalio.client
 from temporalio.client import WorkflowFailureError
 
+from perdure import Agent, caller_tool
 from perdure.activities.telling.store_gauges import Queued
-from perdure.client import SessionBusyError
+from perdure.client import ResultRequest, SessionBusyError
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.names import AGENT_TURN
 from perdure.contracts.turns import RunState, TurnResult
 from perdure.contracts.waits import Cause
-from perdure.testing import ScriptedProvider, say
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from perdure.worker.fleet_figures import FleetFigures
 from tests.gateway import gateway
 from tests.house import House, eventually
@@ -276,3 +277,27 @@ async def test_a_turn_of_a_lower_priority_key_opens_first(house: House) -> None:
         assert taken.work.begun == [taken.holder, house.session]
         taken.work.end(house.session, late)
         assert (await (await house.client.attach(late)).result()).stop_reason == "finished"
+
+
+async def test_replies_that_begin_a_turn_which_waits_for_a_slot_are_taken(house: House) -> None:
+    """S-88: a turn that stopped gave its slot back; who replies learns the number of the turn that is queued."""
+    house.environment.setattr("perdure.client.updates.TIMEOUT", timedelta(seconds=1))
+    look = caller_tool("look", "Look.", {"type": "object", "properties": {}})
+    holder, work = f"{house.session}-holder", Work()
+    own = Agent(name="tester", model="openai/scripted", tools=[look, work.tool], max_running=1)
+
+    def brain(request: ChatRequest) -> Reply:
+        last = request.messages[-1]
+        return call((str(last["content"]), {})) if last["role"] == "user" else say("done")
+
+    async with ScriptedProvider(brain) as provider, house.worker(own):
+        house.use(provider)
+        turn = await house.client.start("tester", "look", session=house.session, stop_for_results=True)
+        (asked,) = (await turn.result()).requests
+        await house.client.start("tester", "work", session=holder)
+        await work.wait_for(holder)
+        given = [ResultRequest(request=asked.request_id, value="seen")]
+        said = [await house.client.reply(house.session, given) for _ in range(2)]
+        assert [(one.turn, one.receipts[0].decision) for one in said] == [(2, "returned")] * 2
+        work.end(holder)
+        assert (await (await house.client.attach(house.session, 2)).result()).output == "done"

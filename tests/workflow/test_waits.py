@@ -168,7 +168,7 @@ async def seen(notes: list[str]) -> bool:
 
 async def told(*arguments: str) -> str:
     """What a verb prints, on both its streams."""
-    result = await asyncio.to_thread(CliRunner().invoke, cli, list(arguments))
+    result = await asyncio.to_thread(CliRunner().invoke, cli, list(arguments), catch_exceptions=False)
     return result.output
 
 

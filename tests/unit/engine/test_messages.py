@@ -5,9 +5,10 @@ from datetime import timedelta
 
 import pytest
 
+from perdure.contracts.input_requests import Reply
 from perdure.contracts.sends import QueuedMessage, SendRequest, WhenBusy
-from perdure.contracts.turns import CancelReceipt, CancelRequest
-from perdure.engine.messages import find_turn_of, take_message
+from perdure.contracts.turns import CancelReceipt, CancelRequest, Continuation
+from perdure.engine.messages import find_turn_of, steer_prompt, take_message
 from perdure.engine.state import Mailbox
 from perdure.engine.stops import RunningTurn, WrongTurnError, cancel
 from tests.unit.engine.opening import NOW
@@ -93,3 +94,12 @@ def test_a_message_that_comes_when_the_turn_has_ended_by_itself_takes_nothing_of
     mail, _ = take_message(stopping, message("now", when_busy), ENDING, NOW)
     assert (mail.cancel, mail.cancel_at) == (stopping.cancel, NOW)
     assert mail.queued[-1].replaces == (3 if when_busy == "rollback" else None)
+
+
+def test_a_prompt_beside_replies_has_an_id_of_its_own() -> None:
+    """S-88: a turn that stops before it reads the message has it begin the next one, which is another request."""
+    asked = Continuation(prompt="And?", replies=(Reply(request="c", decision="answered", value=1),))
+    (steered,) = steer_prompt(Mailbox(), asked, "r1").steered
+    assert (steered.prompt, steered.request_id != "r1", len(steered.request_id)) == ("And?", True, 32)
+    assert steer_prompt(Mailbox(), asked, "r1").steered == (steered,)
+    assert steer_prompt(Mailbox(), asked.model_copy(update={"prompt": ""}), "r1") == Mailbox()

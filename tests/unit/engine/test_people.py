@@ -61,6 +61,23 @@ def reply(kind: str, number: int, *, yes: bool = True) -> Reply:
     )
 
 
+def test_replies_that_began_a_turn_are_taken_however_long_it_waited_for_a_slot() -> None:
+    """S-88: they came in time, and their senders have a receipt."""
+    turn = Turn(["caller", "approval"])
+    calls = [call.model_copy(update={"expires_at": NOW + EXPIRES}) for call in turn.state.calls.asking]
+    turn.state = replace(turn.state, calls=replace(turn.state.calls, asking=tuple(calls), expires_at=NOW + EXPIRES))
+    late, given = NOW + 2 * EXPIRES, (reply("caller", 0), reply("approval", 1))
+    mail = input_requests.accept_first_replies(turn.state, Mailbox(), given, NOW)
+    after, mail = input_requests.apply_replies(turn.state, mail, late)
+    assert ([outcome.decided.decision for outcome in after.calls.outcomes if outcome.decided], mail.replies) == (
+        ["returned"],
+        (),
+    )
+    assert [call.call_id for call in after.calls.pending] == ["c1"]
+    later = input_requests.accept_first_replies(turn.state, Mailbox(), given, late)
+    assert later.replies == given
+
+
 class Turn:
     """A turn with one answer full of calls, played as the workflow plays it."""
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, ask_user, caller_tool, tool
+from perdure import Agent, Delegate, ask_user, caller_tool, tool
 from perdure.client import RequestRefusedError
 from perdure.client.requests import turn_request
 from perdure.contracts.turns import Continuation
-from perdure.testing import InMemoryRun, answer, approve, call, deny, result, run_in_memory, say
+from perdure.testing import InMemoryRun, Said, answer, approve, call, deny, result, run_in_memory, say
 
 PLACE: dict[str, Any] = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
 BOTH = call(("weather", {"place": "Rome"}), ("weather", {"place": "Oslo"}))
@@ -127,7 +127,54 @@ async def test_any_other_message_withdraws_the_calls() -> None:
     first = await stopped()
     second = await run_in_memory(agent(), "never mind", [BOTH, say("done")], after=first)
     assert [role for role, _ in read(second)] == ["tool", "tool", "user"]
-    assert all("it did not run" in text or "aborted" in text for role, text in read(second) if role == "tool")
+    told = "Operation aborted: no result of weather came, another message came; whether it ran is unknown"
+    assert [text for role, text in read(second) if role == "tool"] == [told] * 2
+
+
+@pytest.mark.parametrize("interactive", ["stop", "wait"])
+async def test_a_message_beside_a_part_of_the_replies_is_refused(interactive: Any) -> None:
+    """A turn that stopped for the rest would have nobody read it."""
+    first = await stopped(interactive=interactive)
+    second = await run_in_memory(agent(), "And?", [], after=first, reply=result("sunny"))
+    assert (second.result.reason_code, second.requests) == ("request.invalid", ())
+    assert "prompt: is read behind the replies to all requests" in str(second.result.error)
+
+
+async def test_a_turn_ends_with_its_requests_as_it_has_told_whatever_comes_meanwhile() -> None:
+    """Readers go by that: their replies bring what a turn that waits could not take."""
+    said: list[str] = []
+
+    def send(event: Any, turn: Any) -> None:
+        if event.type == "user_input_required" and not said:
+            said.append(event.request_id)
+            turn.send("Meanwhile.", when_busy="steer")
+
+    run = await run_in_memory(
+        agent(), "go", [BOTH, say("done")], tools=[function("weather")], stop_for_results=True, on_event=send
+    )
+    assert [one.stop_reason for one in run.results] == ["waiting_for_input", "finished"]
+    assert read(run)[-1] == ("user", "Meanwhile.")
+
+
+async def test_a_turn_stops_once_the_last_delegate_beside_it_has_ended() -> None:
+    """S-88: not a day later, when its calls have timed out."""
+    helper = Agent(name="helper", model="openai/helper", description="Helps.", tools=[ask_user])
+    lead = agent(tools=[], delegates=[Delegate(helper, interactive=True, background=True)])
+    both = call(("helper", {"query": "which?", "run_in_background": True}), ("weather", {"place": "Rome"}))
+
+    def colour(request: Any) -> Said | None:
+        return answer("blue", seconds=60.0) if request.needs == "answer" else None
+
+    run = await run_in_memory(
+        lead,
+        "go",
+        [both],
+        models={"helper": [call(("ask_user", {"question": "Which colour?"})), say("blue")]},
+        tools=[function("weather")],
+        stop_for_results=True,
+        people=colour,
+    )
+    assert (run.result.stop_reason, run.seconds) == ("waiting_for_input", 60.0)
 
 
 async def test_who_stops_for_everything_goes_on_with_all_replies_at_once() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import cast
 
@@ -194,18 +195,17 @@ class Carrier(Speaker):
         Raises:
             EditedError: The session has another conversation than the one that is shown.
         """
-        is_named = bool(asked.previous or asked.conversation)
-        if is_named:
+        if asked.is_named:
             await self._check_known(asked.entries, place)
         if (edited := await self._lookup.edited(asked.entries)) is not None:
             raise EditedError(edited)
         if asked.conversation is not None:
             asked = replace(asked, entries=await self._lookup.without_known(asked.entries, place))
-        if not is_named:
+        if not asked.is_named:
             place = await self._lookup.followed(unnamed_behind(asked.entries), place)
         replies, words = live_replies(asked.entries), new_words(asked.entries)
         if replies or not words:
-            if not is_named and not replies and not asked.entries[-1].asks:
+            if not asked.is_named and not replies and not asked.entries[-1].asks:
                 raise nothing_new(asked.entries)
             return await self._reply(asked, body, place, replies)
         return await self._send(asked, body, place, join_parts(asked.system, words, "input"))
@@ -285,24 +285,35 @@ class Carrier(Speaker):
             refuse_unknown_choice(asked, fold)
         else:
             refuse_others(asked, fold)
-        words = _words_beside(asked.entries, fold)
-        prompt = _prompt_beside(asked.system, words, fold) if words else ""
+        words, prompt = await self._words_beside(asked, fold)
         open_calls = [one.call_id for one in said if one.call_id in fold.needs and one.call_id not in found.given]
+        options = self._reply_options(asked, prompt, fold)
         if prompt and said and not open_calls:
             after = await self._give_again(found, replies[-1].at)
             later = fold if after.turn == place.turn else await self._lookup.turn(after.session, after.turn)
             if is_heard(words, later.heard):  # the same request again
                 return Carried(after, applies=stops)
-            return await self._send(asked, body, after, prompt)
+            if later.has_ended:
+                return await self._send(asked, body, after, prompt)
+            # It may be the same request, whose message no model has read yet: the turn takes that once.
+            return Carried(await self.give(place, fold, said, options), applies=stops)
         if open_calls and found.end:
             if prompt:
                 raise EditedError(replies[-1].at)
             over = f"nothing waits for {open_calls[0]!r} any more: {found.end}; send a message of the user"
             raise ProblemError(409, ProblemCode.CONFLICT, f"{replies[-1].at}: {over}")
         missing = self.check(place, fold, said)
+        if missing and prompt:
+            late = await self._expired(place.session)
+            missing = [name for name in missing if name not in late]
         if missing and (prompt or not said):
             raise no_output(place.session, place.turn, {name: fold.needs[name] for name in missing})
-        after = await self.give(place, fold, said, self._reply_options(asked, prompt, fold))
+        try:
+            after = await self.give(place, fold, said, options)
+        except ProblemError as error:
+            if error.status == HTTPStatus.CONFLICT and prompt and not asked.is_named:
+                raise EditedError(replies[-1].at) from None
+            raise
         if after.turn > place.turn:
             return Carried(after)
         return Carried(place if missing else after, missing, applies=False)
@@ -322,7 +333,6 @@ class Carrier(Speaker):
 
     async def _find_asking(self, asked: Asked, place: ResponseId, replies: Sequence[Entry]) -> "_Asking":
         """The response that asked for these replies, and those that are to it."""
-        is_named = bool(asked.previous or asked.conversation)
         turn = max((entry.origin.turn for entry in replies if entry.origin is not None), default=place.turn)
         fold = await self._lookup.turn(place.session, turn)
         said: list[Said] = []
@@ -333,7 +343,7 @@ class Carrier(Speaker):
                 said.append(replace(entry.said, tool_choice=asked.settings.tool_choice))
         segment = segment_asking(fold, {one.call_id for one in said})
         if segment is None:
-            segment = place.segment if is_named and turn == place.turn else last_asking(fold)
+            segment = place.segment if asked.is_named and turn == place.turn else last_asking(fold)
         requests = requests_of(fold, segment)
         said = [one for one in said if one.call_id in requests or not fold.knows_call(one.call_id)]
         at = ResponseId(place.session, turn, segment)
@@ -361,13 +371,46 @@ class Carrier(Speaker):
         given = {*asking.given, *decided_behind(behind, 0)}
         segment = segment_asking(behind, names - given)
         if segment is None:
-            return replace(asking, given=given, end="the session went on without a reply")
+            return await self._ask_turn_behind(replace(asking, given=given))
         if stale := [one for one in asking.said if one.call_id in given]:
             await self.give(place, asking.fold, stale)
         at = ResponseId(place.session, place.turn + 1, segment)
         said = [one for one in asking.said if one.call_id in requests_of(behind, segment)]
         later = _Asking(place=at, fold=behind, said=said, given=given | decided_behind(behind, segment))
         return await self._look_behind(later) if stops_at(behind, segment) else later
+
+    async def _expired(self, session: str) -> set[str]:
+        """Requests of a session that nobody can reply to any more."""
+        view, now = await self._gateway.client.session_view(session), datetime.now(UTC)
+        return {one.request_id for one in view.requests if one.expires_at is not None and one.expires_at <= now}
+
+    async def _words_beside(self, asked: Asked, fold: TurnFold) -> tuple[list[Object], Content]:
+        """The message beside replies and its text, if there is a new one: some clients send earlier ones before them.
+
+        The instructions stand before it unless the session has them.
+        """
+        words, behind = new_words(asked.entries), new_words(asked.entries, behind_replies=True)
+        if not words:
+            return [], ""
+        heard = await self._lookup.heard_by(fold)
+        if is_heard(words[: len(words) - len(behind)], heard):
+            words = behind
+        is_told = any(text.startswith("\n\n".join(asked.system)) for text, _ in heard)
+        return words, join_parts([] if is_told else asked.system, words, "input") if words else ""
+
+    async def _ask_turn_behind(self, asking: "_Asking") -> "_Asking":
+        """See whether the turn behind has the replies, of which its log may not tell yet."""
+        untold = [one for one in asking.said if one.call_id not in asking.given]
+        if not untold:
+            return asking
+        self.check(asking.place, asking.fold, untold)
+        try:
+            await self.give(asking.place, asking.fold, untold)
+        except ProblemError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return replace(asking, end="the session went on without a reply")
+        return replace(asking, given=asking.given | {one.call_id for one in untold})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,16 +428,3 @@ class _Asking:
     said: Sequence[Said]
     given: AbstractSet[str]
     end: str = ""
-
-
-def _words_beside(entries: Sequence[Entry], fold: TurnFold) -> list[Object]:
-    """The message beside replies, if there is a new one: some clients send the turn's own again, before them."""
-    words, behind = new_words(entries), new_words(entries, behind_replies=True)
-    before = words[: len(words) - len(behind)]
-    return behind if is_heard(before, fold.heard) else words
-
-
-def _prompt_beside(system: Sequence[str], words: Sequence[Object], fold: TurnFold) -> Content:
-    """The message, with the instructions unless the turn began with them."""
-    is_told = any(text.startswith("\n\n".join(system)) for text, _ in fold.heard)
-    return join_parts([] if is_told else system, words, "input")

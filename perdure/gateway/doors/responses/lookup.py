@@ -130,6 +130,17 @@ class Lookup:
         are_known = (is_heard(entry.parts, heard) for entry, heard in zip(known, prompts, strict=False))
         return behind if all(are_known) else entries
 
+    async def heard_by(self, fold: TurnFold) -> list[Heard]:
+        """Words that a turn has heard, with the prompt of the turn that it goes on with if replies began it."""
+        heard, turn = fold.heard, fold.turn
+        while turn > 1 and heard and not any(heard[0]):
+            turn -= 1
+            before = (await self._read_prompts([(fold.session, turn)])).get((fold.session, turn))
+            if before is None:
+                break
+            heard = [*before, *heard]
+        return heard
+
     async def _read_prompts(self, turns: Iterable[Turn]) -> dict[Turn, list[Heard]]:
         store = await self._gateway.client.store()
         keys: dict[str, list[str]] = {}

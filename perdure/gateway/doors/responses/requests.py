@@ -168,6 +168,11 @@ class Asked:
     conversation: str | None = None
     settings: Settings = field(default_factory=Settings)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it says by name what it goes on from."""
+        return bool(self.previous or self.conversation)
+
 
 _SETTINGS = ResponseBody.model_fields.keys() - {"input", "tools", "metadata"}
 """Fields that may say something of the answers."""
