@@ -1,7 +1,6 @@
 """The group of verbs. A verb's module is loaded when the verb is used, so that ``perdure --help`` is quick."""
 
 import importlib
-import os
 from typing import NoReturn
 
 import click
@@ -82,17 +81,9 @@ class LazyGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = getattr(importlib.import_module(module(cmd_name)), f"{cmd_name}_command")
-        # Both are loaded here: only a shell's prompt needs the one, and only a verb the other.
-        if os.environ.get(VARIABLE):
-            from perdure.cli.stored_names import TYPES  # noqa: PLC0415
+        from perdure.cli.options import refuse_odd_texts  # noqa: PLC0415 - only a verb needs it
 
-            for parameter in command.params:
-                if parameter.type.name == "text":
-                    parameter.type = TYPES.get(parameter.name or "", parameter.type)
-        else:
-            from perdure.cli.options import refuse_odd_texts  # noqa: PLC0415
-
-            refuse_odd_texts(command)
+        refuse_odd_texts(command)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
 from perdure.cli.errors import MistakeError
 from perdure.contracts.events import Names, event_type
@@ -24,6 +25,12 @@ class Text(click.ParamType[str]):
         if (why := explain_odd_text((param and param.name) or "", value)) is not None:
             self.fail(why, param, ctx)
         return click.STRING.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names of sessions or agents that begin so, where the parameter is one."""
+        from perdure.cli.stored_names import complete_name  # noqa: PLC0415 - only a shell's prompt needs it
+
+        return complete_name(param.name or "", incomplete)
 
 
 def refuse_odd_texts(command: click.Command) -> None:

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Sequence
 
-import click
 from click.shell_completion import CompletionItem
 
 PATIENCE = 1.5
@@ -15,25 +14,14 @@ MOST = 200
 """Names that are offered."""
 
 
-class StoredName(click.ParamType[str]):
-    """A session or an agent: any text, completed with the names that the store has."""
-
-    name = "text"
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it is."""
-        return str(value)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that begin so; none if the store does not give them at once."""
-        return [CompletionItem(name) for name in find_names(self._kind, incomplete)]
+KINDS = {"session": "session", "caller": "session", "agent": "agent"}
+"""Kind of the name that each argument and option of this name is."""
 
 
-TYPES = {"session": StoredName("session"), "caller": StoredName("session"), "agent": StoredName("agent")}
-"""The type of each argument and option of that name."""
+def complete_name(parameter: str, incomplete: str) -> list[CompletionItem]:
+    """The names that begin so; none if the store does not give them at once, or the parameter has other values."""
+    kind = KINDS.get(parameter)
+    return [] if kind is None else [CompletionItem(name) for name in find_names(kind, incomplete)]
 
 
 def find_names(kind: str, incomplete: str) -> Sequence[str]:

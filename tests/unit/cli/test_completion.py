@@ -43,6 +43,8 @@ async def test_sessions_are_completed_from_the_store(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PERDURE_STORE_URL", url)
     assert completed("show", SESSION[:1]) == [SESSION]
     assert completed("show", "zz") == []
+    assert completed("webhooks", "add", "--session", SESSION[:1]) == [SESSION]  # also below a verb
+    assert completed("fork", SESSION, "--as", SESSION[:1]) == []  # a new name
 
 
 def test_a_store_that_fails_is_passed_over_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
