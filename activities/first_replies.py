@@ -6,7 +6,7 @@ from perdure.engine.input_requests import RESULTS, ReplyError, check_time, check
 from perdure.store.records import SessionBefore
 
 
-def check_replies(opening: OpenTurn, before: SessionBefore, definition: AgentDefinition) -> None:
+def check_first_replies(opening: OpenTurn, before: SessionBefore, definition: AgentDefinition) -> None:
     """See that the turn before waits for these replies; another agent can only go on once nothing else is open.
 
     Raises:

@@ -22,7 +22,7 @@ from temporalio.service import RPCError
 from perdure.activities.agents import Instructions
 from perdure.activities.delegates import Delegations, trim_for_caller, with_grants
 from perdure.activities.errors import MAX_MESSAGE, permanent, runtime_error, with_more
-from perdure.activities.first_replies import check_replies
+from perdure.activities.first_replies import check_first_replies
 from perdure.activities.heartbeat import keep_beating, note
 from perdure.activities.mcp.failures import McpError, last_lines, shorten
 from perdure.activities.models.facts import context_window
@@ -343,7 +343,7 @@ class OpenTurnActivity:
             return await self._parts.definitions.get(before.begun.definition)
         definition = await self._parts.definitions.get(before.last.definition)
         try:
-            await run_off_the_loop(lambda: check_replies(opening, before, definition))
+            await run_off_the_loop(lambda: check_first_replies(opening, before, definition))
         except ReplyError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
         return definition if request.agent in {None, definition.name} else None

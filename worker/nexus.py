@@ -57,9 +57,10 @@ class NexusService:
             sessions = Sessions(nexus.client(), self._settings)
             try:
                 await check_name(session, request.tenant, sessions.store)
+                share = await sessions.share_of(session, request, priority)
             finally:
                 await sessions.close()
-            options = workflow_options(session, request, priority, self._settings)
+            options = workflow_options(session, request, share, self._settings)
             return await context.start_workflow(AGENT_TURN, request, result_type=TurnResult, **options)
 
     @sync_operation

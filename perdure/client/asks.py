@@ -84,8 +84,10 @@ async def carry_out(sessions: Sessions, ask: Ask, admitted: Fresh | None = None)
         case Start():
             return await _start(sessions, ask, admitted)
         case Send():
-            is_known = admitted is not None and admitted.is_stored
-            return await sessions.send(ask.session, ask.prompt, ask.when_busy, is_known=is_known, **ask.options)
+            is_known, tenant = admitted is not None and admitted.is_stored, _tenant_of(admitted)
+            return await sessions.send(
+                ask.session, ask.prompt, ask.when_busy, is_known=is_known, tenant=tenant, **ask.options
+            )
         case Resume():
             origin = validate(ResumeFrom, {"turn": ask.turn, "step": ask.at})
             return await _go_on(sessions, ask, ask.session, origin, admitted)
@@ -101,7 +103,8 @@ async def carry_out(sessions: Sessions, ask: Ask, admitted: Fresh | None = None)
             request = turn_request(ask.session, {**about})
             if admitted is None or not admitted.is_stored:
                 await sessions.find_run(ask.session)
-            return await sessions.start(ask.session, request, is_claimed=admitted is not None)
+            known = _tenant_of(admitted)
+            return await sessions.start(ask.session, request, is_claimed=admitted is not None, tenant=known)
         case _:
             assert_never(ask)
 
@@ -115,7 +118,8 @@ async def _start(sessions: Sessions, ask: Start, admitted: Fresh | None) -> Turn
             await sessions.refuse_agent(ask.agent, admitted.strangers)
     elif request.definition is None:
         await sessions.check_agent(ask.agent, ask.session)
-    return await sessions.start(session, request, files, ask.options.get("priority"), is_claimed=admitted is not None)
+    priority, known = ask.options.get("priority"), _tenant_of(admitted)
+    return await sessions.start(session, request, files, priority, is_claimed=admitted is not None, tenant=known)
 
 
 async def _go_on(sessions: Sessions, ask: Resume | Fork, into: str, origin: ResumeFrom, admitted: Fresh | None) -> Turn:
@@ -124,4 +128,10 @@ async def _go_on(sessions: Sessions, ask: Resume | Fork, into: str, origin: Resu
     request = turn_request(into, {"resume_from": origin, "prompt": text, **ask.options})
     if admitted is None or not admitted.is_stored:
         await sessions.check_known(ask.session)
-    return await sessions.start(into, request, files, ask.options.get("priority"), is_claimed=admitted is not None)
+    priority, known = ask.options.get("priority"), _tenant_of(admitted)
+    return await sessions.start(into, request, files, priority, is_claimed=admitted is not None, tenant=known)
+
+
+def _tenant_of(admitted: Fresh | None) -> str | None:
+    """The tenant that the store has said; None if it was not asked."""
+    return None if admitted is None else admitted.tenant

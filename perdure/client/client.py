@@ -21,8 +21,8 @@ from perdure.client.deltas import with_deltas
 from perdure.client.errors import NoWorkerError, SessionIdleError, UnknownArtifactError
 from perdure.client.read import ask_of, list_sessions, read_trajectory
 from perdure.client.replies import Replied, Replies, refuse_attached
-from perdure.client.requests import Content, ReplyOptions, ResultMore, SendOptions, validate
-from perdure.client.resumes import MOST, PER_SECOND, Admit, EndedFilter, Pace, ResumeOutcome, resume_ended
+from perdure.client.requests import Admit, Content, ReplyOptions, ResultMore, SendOptions, validate
+from perdure.client.resumes import MOST, PER_SECOND, EndedFilter, Pace, ResumeOutcome, resume_ended
 from perdure.client.schedules import Schedules
 from perdure.client.sessions import Erased, Sessions, found_in_store
 from perdure.client.standing_approvals import ApproveMore, StandingApprovals
@@ -65,7 +65,7 @@ class Client:
         self.settings = settings
         self._sessions = Sessions(temporal, settings)
         self._runs = self._sessions.runs
-        self._replies = Replies(self._sessions)
+        self.replies = Replies(self._sessions)
         self._waits = Waits(self._runs)
         self._blocks = Blocks(self._sessions)
         self.webhooks = Webhooks(self._sessions)
@@ -240,7 +240,7 @@ class Client:
             NoWorkerError: No worker took the answer.
         """
         refuse_attached(value)
-        return await self._replies.reply(session, Update.ANSWER, {"request": request, "value": value, "by": by})
+        return await self.replies.reply(session, Update.ANSWER, {"request": request, "value": value, "by": by})
 
     async def approve(self, session: str, request: str, *, by: str, **more: Unpack[ApproveMore]) -> InputReceipt:
         """Approve a tool call; with the request's ``digest``, only if its arguments are still those that were shown.
@@ -248,14 +248,14 @@ class Client:
         With ``always`` it stands for further calls too (:attr:`approvals`). Raises what :meth:`answer` does, also if
         the request expired or was denied before.
         """
-        return await self._replies.reply(session, Update.APPROVE, {"request": request, "by": by, **more})
+        return await self.replies.reply(session, Update.APPROVE, {"request": request, "by": by, **more})
 
     async def deny(self, session: str, request: str, *, by: str, reason: str = "") -> InputReceipt:
         """Deny a tool call, or decline a question: the model gets an error result with the reason.
 
         Raises what :meth:`answer` does, also if somebody has decided otherwise before.
         """
-        return await self._replies.reply(session, Update.DENY, {"request": request, "by": by, "reason": reason})
+        return await self.replies.reply(session, Update.DENY, {"request": request, "by": by, "reason": reason})
 
     async def submit_result(
         self, session: str, request: str, value: JsonValue = None, **more: Unpack[ResultMore]
@@ -265,14 +265,14 @@ class Client:
         With the request's ``digest``, only if its arguments still are what was shown. Raises what :meth:`answer` does.
         """
         what = {} if value is None and more.get("error") is not None else {"value": value}
-        return await self._replies.reply(session, Update.SUBMIT_RESULT, {"request": request, **what, **more})
+        return await self.replies.reply(session, Update.SUBMIT_RESULT, {"request": request, **what, **more})
 
     async def reply(self, session: str, replies: Sequence[ReplyBody], **options: Unpack[ReplyOptions]) -> Replied:
         """Give several replies: a session that has stopped goes on with all of them in one turn, with these options.
 
         What they leave out is as in the turn before; ``prompt`` is read last. Raises what :meth:`answer` does.
         """
-        return await self._replies.reply_to_all(session, replies, options)
+        return await self.replies.reply_to_all(session, replies, options)
 
     async def inbox(
         self, session: str | None = None, *, agent: str | None = None, tenant: str | None = None
@@ -288,7 +288,7 @@ class Client:
 
         Raises ServerUnreachableError or StoreError if the server or the store does not answer.
         """
-        return await self._replies.open_requests(session, agent=agent, tenant=tenant)
+        return await self.replies.open_requests(session, agent=agent, tenant=tenant)
 
     async def attach(self, session: str, turn: int | None = None) -> Turn:
         """A turn of a session by its number; without one, the turn that runs or else the last.

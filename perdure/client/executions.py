@@ -63,11 +63,13 @@ class Run:
 
     Attributes:
         request_id: The id of the request whose turn the run carries out.
+        priority: From 1, the most urgent, to 5; None if none was set.
     """
 
     run_id: str
     running: bool
     request_id: str
+    priority: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,9 @@ class Runs:
     async def _newest(self, session: str) -> Run:
         description = await self.temporal.get_workflow_handle(session).describe()
         run_id, running = description.run_id, description.status == WorkflowExecutionStatus.RUNNING
-        return Run(run_id=run_id, running=running, request_id=await self._request_id(session, run_id))
+        priority = description.raw_description.workflow_execution_info.priority.priority_key or None
+        request_id = await self._request_id(session, run_id)
+        return Run(run_id=run_id, running=running, request_id=request_id, priority=priority)
 
     async def describe(self, session: str) -> WorkflowExecutionDescription | None:
         """The newest run as Temporal describes it; None if it has none."""

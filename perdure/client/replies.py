@@ -11,7 +11,16 @@ from perdure.agents.files import File, Image
 from perdure.client.errors import BlockedError, NoWorkerError, RequestRefusedError, SessionBusyError
 from perdure.client.executions import Run
 from perdure.client.read import closures, read_events
-from perdure.client.requests import Files, ReplyOptions, SendOptions, read_content, turn_request, validate
+from perdure.client.requests import (
+    Admit,
+    Files,
+    ReplyOptions,
+    SendOptions,
+    admit_all,
+    read_content,
+    turn_request,
+    validate,
+)
 from perdure.client.sessions import Sessions
 from perdure.client.turn import Turn
 from perdure.client.updates import (
@@ -92,8 +101,12 @@ class _Given:
 class Replies:
     """Input requests that wait for people, and their replies."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
+    def __init__(self, sessions: Sessions, admit: Admit = admit_all) -> None:
+        self._sessions, self._admit = sessions, admit
+
+    def under(self, admit: Admit) -> "Replies":
+        """Those whose turns, where a session that has stopped goes on, begin in this context."""
+        return Replies(self._sessions, admit)
 
     async def open_requests(self, session: str | None, *, agent: str | None, tenant: str | None) -> list[OpenRequest]:
         """The open requests of sessions that go on, the oldest first; see :meth:`Client.inbox`."""
@@ -159,7 +172,7 @@ class Replies:
         newest, body = await self._sessions.runs.find_newest(session), said[0]
         if newest is None or not newest.running or await self._is_queued(session, newest, saying):
             try:
-                return await self._go_on_with(session, [one.reply() for one in said], saying)
+                return await self._go_on_with(session, [one.reply() for one in said], saying, newest)
             except SessionBusyError as error:
                 raise NotTakenError("lost") from error
         reply, has_message = body.reply(), bool(saying.text) and len(said) == 1
@@ -193,8 +206,13 @@ class Replies:
             return await self._find_same_reply(session, reply)
         raise RequestRefusedError(f"session {session!r} refused the reply: {refused}") from refused
 
-    async def _go_on_with(self, session: str, replies: Sequence[Reply], saying: "_Saying") -> "_Given":
-        """Start the turn that goes on with the replies, except for those that were given before."""
+    async def _go_on_with(
+        self, session: str, replies: Sequence[Reply], saying: "_Saying", newest: Run | None
+    ) -> "_Given":
+        """Start the turn that goes on with the replies, except for those that were given before.
+
+        It has the priority of the run that asked.
+        """
         await self._sessions.check_known(session)
         store = await self._sessions.store()
         record = await store.session(session)
@@ -212,7 +230,10 @@ class Replies:
         request = turn_request(session, {**options, **own})
         if request.agent is not None:
             await self._sessions.check_agent(request.agent, session)
-        turn = await self._sessions.start(session, request, saying.files, options.get("priority"))
+        priority = options.get("priority") or (newest.priority if newest is not None else None)
+        begins = newest is None or not newest.running  # or else it is queued
+        async with self._admit(record) if begins else contextlib.nullcontext():
+            turn = await self._sessions.start(session, request, saying.files, priority, tenant=record.tenant)
         number, at = await self._number_of(turn, record.turn + 1), datetime.now(UTC)
         if number is None:
             result = await turn.result()

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypedDict, TypeVar, cast
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -27,7 +28,7 @@ from perdure.contracts.turn_options import TurnOptions
 from perdure.contracts.turns import TurnRequest
 from perdure.contracts.values import JsonValue, Value, describe_mistake, guess_name
 from perdure.settings import Settings
-from perdure.store import Store
+from perdure.store import SessionRecord, Store
 from perdure.store.records import BASE64, artifact_of
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -88,14 +89,14 @@ class WorkflowOptions(TypedDict):
     static_details: str
 
 
-def workflow_options(session: str, request: TurnRequest, priority: int | None, settings: Settings) -> WorkflowOptions:
+def workflow_options(session: str, request: TurnRequest, share: Priority, settings: Settings) -> WorkflowOptions:
     """The options with which every door of this process starts a turn's workflow."""
     return WorkflowOptions(
         id=session,
         task_queue=settings.task_queue,
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
         id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-        priority=priority_of(priority, request.tenant, settings.tenant_weights),
+        priority=share,
         static_summary=summary(request),
         static_details=details(session),
     )
@@ -171,6 +172,16 @@ async def check_name(session: str, tenant: str, open_store: Callable[[], Awaitab
     store = await open_store()
     if await store.tenant_of(session) is None and not await store.is_signed(tenant, session):
         raise ReservedIdError(refused)
+
+
+Admit = Callable[[SessionRecord], AbstractAsyncContextManager[None]]
+"""Context in which a turn of an idle session is begun. Of a resume of many, a ClientError of it refuses that session,
+and any other error ends all."""
+
+
+def admit_all(_: SessionRecord) -> AbstractAsyncContextManager[None]:
+    """Begin each turn that is asked for."""
+    return nullcontext()
 
 
 Content = str | Sequence[str | Image | File | Mapping[str, JsonValue]]

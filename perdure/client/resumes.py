@@ -1,14 +1,12 @@
 """The resume of many sessions at once, by how their last turns ended."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
 from typing import Literal, NamedTuple, TypedDict
 
 from perdure.client.errors import ClientError, RequestRefusedError, SessionBusyError
 from perdure.client.read import Ask, Listed, ask_of, list_sessions
-from perdure.client.requests import turn_request
+from perdure.client.requests import Admit, admit_all, turn_request
 from perdure.client.sessions import Sessions
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.turns import RunState, StopReason
@@ -75,14 +73,6 @@ async def _list_ended(store: Store, ask: Ask, wanted: EndedFilter) -> list[Liste
     return (await list_sessions(store, ask, limit=MOST, **fields))[::-1]
 
 
-Admit = Callable[[SessionRecord], AbstractAsyncContextManager[None]]
-"""Context in which each resume is done. A ClientError of it refuses that session, any other error ends all."""
-
-
-def _admit(_: SessionRecord) -> AbstractAsyncContextManager[None]:
-    return nullcontext()
-
-
 async def resume_ended(
     sessions: Sessions, wanted: EndedFilter, pace: Pace, *, dry_run: bool, by: str, admit: Admit | None = None
 ) -> list[ResumeOutcome]:
@@ -105,7 +95,7 @@ async def resume_ended(
             if not dry_run:
                 await asyncio.sleep(due - clock.time())
                 due = max(due, clock.time()) + 1 / pace.per_second
-                outcome, error = await _resume(sessions, session, by, admit or _admit)
+                outcome, error = await _resume(sessions, session, by, admit or admit_all)
         outcomes.append(
             ResumeOutcome(
                 session=session.session, turn=session.turn + 1, agent=session.agent, outcome=outcome, error=error

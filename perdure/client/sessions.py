@@ -13,7 +13,7 @@ from typing import Unpack
 
 import temporalio.client
 from temporalio.client import WithStartWorkflowOperation, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateStage
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -218,32 +218,47 @@ class Sessions:
         priority: int | None = None,
         *,
         is_claimed: bool = False,
+        tenant: str | None = None,
     ) -> Turn:
         """Start a turn of the session; with the request of the turn that runs, give that turn.
 
-        Nobody is asked whether the request may have an id that ``is_claimed`` for it.
+        Nobody is asked whether the request may have an id that ``is_claimed`` for it, nor for the session's ``tenant``
+        if it is given.
         """
         if not is_claimed:
             await requests.check_name(session, request.tenant, self.store)
         parts, traceparent = await self.keep_files(session, files), request.traceparent or tracing.caller()
         request = replace(request, parts=parts, traceparent=traceparent)
+        share = await self.share_of(session, request, priority, tenant)
         try:
-            return await send_again(lambda: self._start(session, request, priority))
+            return await send_again(lambda: self._start(session, request, share))
         except NotTakenError as error:
             msg = f"session {session!r} could not be started: its turns end as fast as this one is asked for; try again"
             raise SessionBusyError(msg) from error
 
-    async def _start(self, session: str, request: TurnRequest, priority: int | None) -> Turn:
+    async def share_of(
+        self, session: str, request: TurnRequest, priority: int | None, tenant: str | None = None
+    ) -> Priority:
+        """Priority of a turn; its share is that of the tenant that it names, or else of the session that it goes on."""
+        origin = request.resume_from
+        tenant = request.tenant or tenant
+        if tenant is None:
+            source = (origin and origin.session) or session
+            with contextlib.suppress(StoreError):
+                tenant = await (await self.store()).tenant_of(source)
+        return requests.priority_of(priority, tenant or "", self.settings.tenant_weights)
+
+    async def _start(self, session: str, request: TurnRequest, share: Priority) -> Turn:
         with rpc_errors():
             try:
-                options = requests.workflow_options(session, request, priority, self.settings)
+                options = requests.workflow_options(session, request, share, self.settings)
                 handle = await self.temporal.start_workflow(AGENT_TURN, request, **options)
             except WorkflowAlreadyStartedError as error:
                 newest = await self.runs.find_newest(session)
                 if newest is None or not newest.running:
                     raise NotTakenError("closed") from error
                 running = await self._running(session, newest, request.request_id)
-                return running if running is not None else await self._start(session, request, priority)
+                return running if running is not None else await self._start(session, request, share)
             except RPCError as error:
                 # A server may refuse a second run of one id within a second of the first.
                 if error.status != RPCStatusCode.RESOURCE_EXHAUSTED:
@@ -299,6 +314,7 @@ class Sessions:
         when_busy: WhenBusy,
         *,
         is_known: bool = False,
+        tenant: str | None = None,
         **options: Unpack[SendOptions],
     ) -> Turn:
         """Send a message; the turn that takes it. ``is_known``: a store has the session, and no turn of the request."""
@@ -315,11 +331,12 @@ class Sessions:
             if request_id is not None and (earlier := await self.turn_asked_before(session, request_id)) is not None:
                 return self.turn(session, request_id, newest.run_id if newest else None, earlier.turn)
         if when_busy == "reject":
-            return await self.start(session, request, files, priority, is_claimed=is_known)
+            return await self.start(session, request, files, priority, is_claimed=is_known, tenant=tenant)
         parts = await self.keep_files(session, files)
         request, message = replace(request, parts=parts), replace(message, parts=parts)
+        share = await self.share_of(session, request, priority, tenant)
         try:
-            return await send_again(lambda: self.hand_over(session, request, message, priority))
+            return await send_again(lambda: self.hand_over(session, request, message, share))
         except UpdateRefusedError as error:
             return await self.turn_of_refused(session, message.request_id, error)
         except NotTakenError as error:
@@ -404,7 +421,7 @@ class Sessions:
         """Store a prompt's images and files, and return their parts; without any the store is not opened."""
         return await keep_files(await self.store(), session, files) if files else ()
 
-    async def hand_over(self, session: str, request: TurnRequest, message: SendRequest, priority: int | None) -> Turn:
+    async def hand_over(self, session: str, request: TurnRequest, message: SendRequest, share: Priority) -> Turn:
         """Give the message to the running turn, or start the turn that takes it."""
         start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
             AGENT_TURN,
@@ -413,7 +430,7 @@ class Sessions:
             task_queue=self.settings.task_queue,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            priority=requests.priority_of(priority, request.tenant, self.settings.tenant_weights),
+            priority=share,
             static_summary=requests.summary(request),
             static_details=requests.details(session),
         )

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from perdure.gateway.limits import Limits
 from perdure.gateway.problems import ProblemCode, ProblemError, gateway_stops, unauthenticated
 from perdure.gateway.tokens import Tokens
 from perdure.gateway.tries import Tries
+from perdure.store import SessionRecord
 from perdure.store.keys.tombstones import describe_erased
 from perdure.tracing import Tracing
 
@@ -31,6 +33,7 @@ class Gateway:
     """State that the routes of one application share.
 
     Attributes:
+        client: A copy of its own, in which turns that replies begin count in their tenant's limit.
         tokens: None lets everybody in as :data:`perdure.gateway.callers.ANYBODY`.
         bodies: Threads that parse and validate large bodies.
         stopping: Set when the process is about to end: streams then end.
@@ -50,6 +53,8 @@ class Gateway:
     def __post_init__(self) -> None:
         settings = self.client.settings
         self.tries = Tries(self.client, settings.gateway_retry_window)
+        self.client = copy.copy(self.client)
+        self.client.replies = self.client.replies.under(self.begin_next)
 
     def hold(self, caller: Caller) -> AbstractContextManager[asyncio.Event]:
         """An event that is set once the caller may not stay, for as long as the block lasts."""
@@ -59,6 +64,16 @@ class Gateway:
         """The events that end a stream, and why: the gateway stops, or the caller may not stay."""
         stops = gateway_stops("what it follows", "read on behind the last event")
         return {self.stopping: stops, gone: unauthenticated("the token is no longer known")}
+
+    @asynccontextmanager
+    async def begin_next(self, session: SessionRecord) -> AsyncIterator[None]:
+        """Begin one more job of the tenant in the block, in an idle session.
+
+        Raises:
+            ProblemError: It has as many running as it may.
+        """
+        async with self.limits.begin_next(await self.client.store(), session.tenant, session.session):
+            yield
 
     def check(self, caller: Caller) -> Caller:
         """The caller, whose token may have been taken out since it was found.

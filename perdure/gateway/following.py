@@ -1,11 +1,14 @@
 """Reading and following a log, and waiting for an end: for the native routes and for each door."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
-from perdure.client import SessionErasedError, UnknownSessionError
+from starlette.requests import Request
+
+from perdure.client import SessionErasedError, TurnClosedError, UnknownSessionError, WrongTurnError
 from perdure.client.deltas import DeltaBatch, DeltaReader, merge_deltas, reader_from
 from perdure.client.stream import EventReader, from_store
 from perdure.client.views import SessionView
@@ -14,6 +17,7 @@ from perdure.contracts.events import Envelope
 from perdure.gateway.access import Gateway, act_for, own_session
 from perdure.gateway.callers import Caller
 from perdure.gateway.hub import News
+from perdure.gateway.sse import wait_until_gone
 from perdure.store.live import Feed
 
 T = TypeVar("T")
@@ -120,6 +124,33 @@ async def drain_until(
                 pass
 
     await wait_until(drain(), ends, seconds)
+
+
+CANCEL_SECONDS = 10
+"""Longest time that a cancel waits for the end of its turn."""
+
+
+async def cancel_turn(gateway: Gateway, caller: Caller, request: Request, session: str, turn: int | None) -> bool:
+    """Cancel a turn of the caller's, and wait until it has ended, or the client has gone; whether there was one.
+
+    Without a number it is the turn that runs, also if no worker has opened it yet. One that has ended stays as it is.
+
+    Raises:
+        ClientError: As the client raises it.
+        ProblemError: The tenant has too many streams, or the caller may not stay.
+    """
+    stops = False
+    with contextlib.suppress(WrongTurnError):  # it has ended meanwhile
+        stops = await gateway.client.cancel(session, f"cancelled by {caller.name}", turn)
+    if not stops:
+        return False
+    reader = await act_for(gateway, caller, session)
+    with gateway.limits.stream(reader.tenant), gateway.hold(reader) as gone, contextlib.suppress(TurnClosedError):
+        ends = (gateway.stopping.wait(), gone.wait(), wait_until_gone(request.receive))
+        found = await gateway.client.attach(session, turn)
+        await wait_until(found.result(), ends, CANCEL_SECONDS)
+    gateway.check(reader)
+    return True
 
 
 async def wait_until(

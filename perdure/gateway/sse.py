@@ -119,7 +119,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         streaming = asyncio.create_task(self._stream(send))
-        others = [asyncio.create_task(_wait_until_gone(receive))]
+        others = [asyncio.create_task(wait_until_gone(receive))]
         others += [asyncio.create_task(_wait_for(end)) for end in self._ends]
         try:
             await asyncio.wait([streaming, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +168,8 @@ _STALLED = ProblemError(
 )
 
 
-async def _wait_until_gone(receive: Receive) -> None:
+async def wait_until_gone(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tests.strangers import pages
+from tests.strangers.pages import NAMES
+
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 REPORTS = Path(__file__).parent / "reports"
@@ -69,8 +72,21 @@ def in_readme() -> str:
     return found.group() if found else ""
 
 
+def report_of_frameworks() -> Report:
+    """What the newest frameworks find, by the table of docs/frameworks.md, which their deep test compares with them."""
+    cells = [
+        (f"{NAMES[program]}, {case}", cell) for program, row in pages.table().items() for case, cell in row.items()
+    ]
+    notes = pages.notes()
+    waived = {name: notes[cell] for name, cell in cells if cell != "✓"}
+    judge = "[nine clients and frameworks](docs/frameworks.md#how-each-does)"
+    command = "pytest -m deep tests/strangers"
+    return Report("OpenAI Responses", judge, len(cells) - len(waived), len(cells), "cases", command, waived)
+
+
 def main() -> None:
     """Write the README's table anew."""
+    report_of_frameworks().write()
     text, new = README.read_text(encoding="utf-8"), table(read_reports())
     README.write_text(_TABLE.sub(lambda _: new, text, count=1), encoding="utf-8")
 

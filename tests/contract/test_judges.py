@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.report import Report, in_readme, read_reports, table
+from tests.conformance.report import Report, in_readme, read_reports, report_of_frameworks, table
 
 pytest_plugins = ["pytester"]
 
 
 def test_the_readme_has_the_figures_of_the_reports() -> None:
     assert in_readme() == table(read_reports()), "python -m tests.conformance.report writes it"
+    assert report_of_frameworks() in read_reports(), "python -m tests.conformance.report writes it"
 
 
 @pytest.mark.parametrize("report", read_reports(), ids=lambda report: f"{report.judge}: {report.standard}")

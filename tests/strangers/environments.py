@@ -24,6 +24,9 @@ NEEDS = {
 }
 """Packages of each program, of PyPI or of npm; an environment of its own for each, so that none holds another back."""
 
+PAGES = {"copilotkit.jsx": ("@copilotkit/react-core", "react", "react-dom", "zod", "esbuild")}
+"""Packages of each program for a browser."""
+
 INSTALL_SECONDS = 600
 
 OF_THE_DEVELOPER = ("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_", "LANGCHAIN_", "LANGSMITH_", "PYTHON")
@@ -48,7 +51,7 @@ def make(program: str, folder: Path) -> list[str]:
         shutil.copy(PROGRAMS / name, folder)
     packages = NEEDS[program]
     if program.endswith(".mjs"):
-        _do(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages], folder)
+        _install(packages, folder)
         return ["node", program]
     _do([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
     # Our own pip installs from outside, and compiles nothing: of what is installed, a program imports a part.
@@ -58,12 +61,27 @@ def make(program: str, folder: Path) -> list[str]:
     return [python, program]
 
 
+def bundle(program: str, folder: Path) -> Path:
+    """Install what a program for a browser needs into a folder, and make one script of it all."""
+    shutil.copy(PROGRAMS / program, folder)
+    _install(PAGES[program], folder)
+    fonts = [f"--loader:.{kind}=dataurl" for kind in ("woff", "woff2", "ttf")]
+    made = folder / "bundle.js"
+    settings = ["--bundle", "--minify", "--log-level=error", '--define:process.env.NODE_ENV="production"', *fonts]
+    _do([str(folder / "node_modules" / ".bin" / "esbuild"), program, f"--outfile={made}", *settings], folder)
+    return made
+
+
 def releases(command: Sequence[str], folder: Path) -> str:
     """Names and releases of what is installed, for the message of a failure."""
     listed = ["npm", "ls", "--prefix", str(folder)]
     if command[0] != "node":
         listed = [sys.executable, "-m", "pip", "--python", command[0], "list", "--format", "freeze"]
     return subprocess.run(listed, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS).stdout
+
+
+def _install(packages: Sequence[str], folder: Path) -> None:
+    _do(["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), *packages], folder)
 
 
 def _do(command: Sequence[str], folder: Path) -> None:

@@ -39,6 +39,12 @@ def lines_for(program: str) -> str:
     return str(lines)
 
 
+def notes() -> dict[str, str]:
+    """What the letters in the table's cells stand for, each in one paragraph."""
+    found = re.findall(r"^- \*\*([a-z])\*\* (.*?)(?=\n- |\n\n)", PAGE, re.DOTALL | re.MULTILINE)
+    return {letter: re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(text.split())) for letter, text in found}
+
+
 def table() -> dict[str, dict[str, str]]:
     """The cells of the table, by program and case."""
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| ")]

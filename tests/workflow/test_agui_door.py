@@ -48,7 +48,7 @@ def user(text: str, name: str = "m1") -> dict[str, Any]:
 
 
 def asked(run: str, *messages: dict[str, Any], thread: str = "t1", **more: Any) -> dict[str, Any]:
-    fields = {"state": {}, "tools": [], "context": [], "forwardedProps": {}, **more}
+    fields = {"state": {}, "tools": [], "context": [], "forwardedProps": {}, "protocolVersion": "1.0", **more}
     return judge_input({"threadId": thread, "runId": run, "messages": list(messages), **fields})
 
 
@@ -103,7 +103,6 @@ async def test_interrupts_are_resumed(house: House) -> None:
         ]
         for wrong, why in (
             (asked("r2", user("go"), resume=resume[:1]), "no output found"),
-            (asked("r2", user("go"), user("and more", "m2"), resume=resume), "stands beside resume"),
             (asked("r2", user("go"), user("more", "m2")), "the run waits for it"),
             (asked("r2", user("go"), resume=[{**resume[0], "interruptId": "call_x"}]), "asked for no 'call_x'"),
             (asked("r2", user("go"), resume=[{**resume[0], "payload": {"answer": "x"}}, resume[1]]), "needs an entry"),
@@ -148,6 +147,175 @@ async def test_front_end_tools_run_in_the_caller(house: House) -> None:
         assert text_of(await run(door, asked("r2", *history, result, tools=[LOOK]))) == "done"
         again = await door.http.post("/agui/tester", json=asked("r3", *history, {**result, "content": "Bob"}))
         assert (again.status_code, again.json()["code"]) == (409, "request.conflict")
+
+
+def shown(call_id: str, tool: str = "pay") -> dict[str, Any]:
+    """A call of the agent, as a client keeps it."""
+    called = {"id": call_id, "type": "function", "function": {"name": tool, "arguments": "{}"}}
+    return {"id": call_id, "role": "assistant", "toolCalls": [called]}
+
+
+def entry(call_id: str, status: str = "resolved", **payload: Any) -> dict[str, Any]:
+    return {"interruptId": call_id, "status": status, **({"payload": payload} if payload else {})}
+
+
+def seen_by(provider: ScriptedProvider) -> list[str]:
+    """What the model has read last."""
+    return [str(message["content"]) for message in provider.requests[-1].request.messages]
+
+
+async def test_a_message_beside_decisions_is_read_with_them(house: House) -> None:
+    """S-83: as CopilotKit sends them: under the run's own id, the hook's message of a tool behind all others."""
+    async with opened(house, call(("pay", {"amount": 7})), say("done"), say("bye")) as door:
+        first = await run(door, asked("r1", user("go")))
+        (waits,) = first[-1]["outcome"]["interrupts"]
+        name = waits["id"]
+        hooked = {"id": "x1", "role": "tool", "toolCallId": name, "content": '{"approved": true}'}
+        decided = asked(
+            "r1", user("go"), shown(name), user("and quickly", "m2"), hooked, resume=[entry(name, approved=True)]
+        )
+        second = await run(door, decided, (name,))
+        assert [event["content"] for event in second if event["type"] == "TOOL_CALL_RESULT"] == ["paid 7"]
+        assert text_of(second) == "done"
+        again = await run(door, decided, (name,))
+        assert again[-1] == second[-1]
+        answer = next(event["messageId"] for event in second if event["type"] == "TEXT_MESSAGE_START")
+        conversation = [*decided["messages"], {"id": answer, "role": "assistant", "content": "done"}]
+        third = await run(door, asked("r2", *conversation, user("thanks", "m3")))
+        assert text_of(third) == "bye"
+    heard = [message.content for message in await house.client.transcript("t1") if message.role == "user"]
+    assert heard == ["go", "and quickly", "thanks"]
+
+
+async def test_a_decision_that_somebody_made_elsewhere_costs_no_message(house: House) -> None:
+    """S-83: a client that has to address the interrupt takes what stands, and says what comes next."""
+    async with opened(house, call(("pay", {"amount": 7})), say("done"), say("bye"), say("end")) as door:
+        first = await run(door, asked("r1", user("go")))
+        name = first[-1]["outcome"]["interrupts"][0]["id"]
+        await house.client.deny("t1", name, by="ann")
+        await (await house.client.attach("t1", 1)).result()
+        history = [user("go"), shown(name)]
+        refused = await door.http.post("/agui/tester", json=asked("r2", *history, resume=[entry(name, approved=True)]))
+        assert (refused.status_code, refused.json()["code"]) == (409, "request.conflict")
+        assert 'the status "cancelled" takes it as it is' in refused.json()["message"]
+        beside = asked("r2", *history, user("next", "m2"), resume=[entry(name, approved=True)])
+        assert (await door.http.post("/agui/tester", json=beside)).status_code == 409
+        taken = await run(door, asked("r3", *history, resume=[entry(name, "cancelled")]), (name,))
+        assert text_of(taken) == "done"
+        for number, resume in enumerate(([entry(name, "cancelled")], [entry(name, approved=False)])):
+            words = user(("next", "after")[number], f"n{number}")
+            said = await run(door, asked("r1", *history, words, resume=resume))  # under the id of the run that asked
+            assert text_of(said) == ("bye", "end")[number]
+    heard = [message.content for message in await house.client.transcript("t1") if message.role == "user"]
+    assert heard == ["go", "next", "after"]
+
+
+async def test_results_are_taken_where_they_stand_and_a_lost_one_holds_no_thread(house: House) -> None:
+    """S-83: the run of a front end's tool has stopped, so a message goes on without its result."""
+    calls = [call(("look", {"id": 7})), say("seen"), call(("look", {"id": 8})), say("went on")]
+    async with opened(house, *calls) as door:
+        first = await run(door, asked("r1", user("go"), tools=[LOOK]))
+        (name,) = first[-1]["outcome"]["pendingToolCallIds"]
+        result = {"id": "x1", "role": "tool", "toolCallId": name, "content": "Ann"}
+        told = [user("go"), shown(name, "look"), result, user("and then?", "m2")]
+        second = await run(door, asked("r2", *told, tools=[LOOK]), (name,))
+        assert text_of(second) == "seen"
+        third = await run(door, asked("r3", *told, {"id": "x", "role": "assistant"}, user("more", "m3"), tools=[LOOK]))
+        (lost,) = third[-1]["outcome"]["pendingToolCallIds"]
+        last = await run(door, asked("r4", *told, shown(lost, "look"), user("never mind", "m4"), tools=[LOOK]))
+        assert text_of(last) == "went on"
+    transcript = await house.client.transcript("t1")
+    assert [str(message.content) for message in transcript if message.role == "user"] == [
+        "go",
+        "and then?",
+        "more",
+        "never mind",
+    ]
+    results = [str(message.content) for message in transcript if message.role == "tool"]
+    assert results[0] == "Ann"
+    assert "withdrawn" in results[1] or "not" in results[1]
+
+
+async def test_older_clients_get_outcomes_that_they_know(house: House) -> None:
+    """S-83: 0.0.59, which CopilotKit has, refuses what 1.0 has added to an outcome, and then the whole run."""
+    async with opened(house, call(("look", {"id": 7})), say("never").after(faults.hang())) as door:
+        body = asked("r1", user("go"), tools=[LOOK])
+        del body["protocolVersion"]
+        answer = await door.http.post("/agui/tester", json=body)
+        last = json.loads(answer.text.strip().splitlines()[-1].removeprefix("data: "))
+        assert last["outcome"] == {"type": "success"}
+
+
+async def test_a_thread_is_connected_to_and_stopped(house: House) -> None:
+    """S-83: as CopilotKit's runtime: its agents, a thread from the log for a page that was loaded again, and a stop."""
+    replies = [
+        call(("pay", {"amount": 7}), ("look", {"id": 1})),
+        say("done"),
+        say("never").after(faults.hang()),
+    ]
+    async with opened(house, *replies) as door:
+        info = (await door.http.get("/agui/info")).json()
+        assert info["agents"].keys() >= {"tester"}
+        assert info["mode"] == "sse"
+        nothing = await connect(door, "t1")
+        assert [event["type"] for event in nothing] == ["RUN_STARTED", "RUN_FINISHED"]
+        first = events_of(await door.http.post("/agui/agent/tester/run", json=asked("r1", user("go"), tools=[LOOK])))
+        waits = await connect(door, "t1")
+        assert waits[1] == {"type": "MESSAGES_SNAPSHOT", "messages": []}
+        assert waits[-1]["outcome"] == first[-1]["outcome"]
+        assert text_of(waits) == "go"
+        (approval,), look = waits[-1]["outcome"]["interrupts"], "look"
+        calls = {event["toolCallName"]: event["toolCallId"] for event in waits if event["type"] == "TOOL_CALL_START"}
+        result = {"id": "x1", "role": "tool", "toolCallId": calls[look], "content": "Ann"}
+        history = [user("go"), shown(calls["pay"]), shown(calls[look], look), result]
+        await run(door, asked("r2", *history, resume=[entry(approval["id"], approved=True)]), (*calls.values(),))
+        ended = await connect(door, "t1", (*calls.values(),))
+        _, snapshot = (event["messages"] for event in ended if event["type"] == "MESSAGES_SNAPSHOT")
+        assert [message["role"] for message in snapshot] == ["user", "assistant", "assistant"]
+        results = {event["toolCallId"]: event["content"] for event in ended if event["type"] == "TOOL_CALL_RESULT"}
+        assert results == {calls["pay"]: "paid 7", calls[look]: "Ann"}
+        assert (text_of(ended), ended[-1]["outcome"]) == ("done", {"type": "success"})
+        async with door.http.stream("POST", "/agui/agent/tester/run", json=asked("r3", user("on"))) as running:
+            assert running.status_code == 200
+            await eventually(lambda: is_running(house, "t1", 2))
+            late = await door.http.post("/agui/agent/tester/stop/t1", json={"runId": "r1"})
+            assert late.json()["stopped"] is False
+            stopped = await door.http.post("/agui/agent/tester/stop/t1", json={"runId": "r3"})
+            assert stopped.json()["stopped"] is True
+        again = await door.http.post("/agui/agent/tester/stop/t1", json={})
+        assert again.json()["stopped"] is False
+        assert text_of(await run(door, asked("r4", user("more")))) == "never"  # at once: the stop is over
+        assert (await door.http.post("/agui/agent/tester/stop/none", json={})).status_code == 404
+
+
+async def test_a_thread_that_waits_on_after_a_part_of_the_decisions_is_connected_to(house: House) -> None:
+    """S-83: the page learns what still waits, and its stream ends."""
+    async with opened(house, call(("pay", {"amount": 7}), ("pay", {"amount": 8})), say("done")) as door:
+        first = await run(door, asked("r1", user("go")))
+        one, two = (interrupt["id"] for interrupt in first[-1]["outcome"]["interrupts"])
+        await house.client.approve("t1", one, by="ann")
+
+        async def is_told() -> bool:
+            view = await house.client.session_view("t1")
+            return [request.request_id for request in view.requests] == [two]
+
+        await eventually(is_told)
+        waits = await connect(door, "t1")
+        assert [interrupt["id"] for interrupt in waits[-1]["outcome"]["interrupts"]] == [two]
+        history = [user("go"), shown(one), shown(two)]
+        rest = [entry(one, "cancelled"), entry(two, approved=True)]
+        assert text_of(await run(door, asked("r2", *history, resume=rest), (one, two))) == "done"
+
+
+async def is_running(house: House, session: str, turn: int) -> bool:
+    view = await house.client.session_view(session)
+    return view.open_turn == turn
+
+
+async def connect(door: Door, thread: str, earlier: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    answer = await door.http.post("/agui/agent/tester/connect", json=asked("c", thread=thread))
+    lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 async def test_a_run_outlives_its_stream_and_is_read_again_from_the_log(house: House) -> None:

@@ -189,6 +189,38 @@ async def test_a_tenant_takes_no_more_than_its_limits(house: House) -> None:
             await house.temporal.get_workflow_handle(house.session + name).terminate()
 
 
+async def test_a_reply_that_begins_a_turn_counts_as_one_more_job(house: House) -> None:
+    """T-08: a session that has stopped for a person counts no longer, and is one more job when it goes on."""
+    lines, tokens = token_lines(ann=("acme", "admin"))
+    waits = Agent(name="waits", model="openai/scripted", tools=[pay])
+    stops = Agent(name="stops", model="openai/scripted", tools=[pay], interactive="stop")
+    script = Script(replies=(call(("pay", {"amount": 2})), say("paid")))
+    async with ScriptedProvider(script) as provider, house.worker(stops, waits):
+        house.use(provider)
+        async with (
+            gateway(house, gateway_tokens=lines, gateway_max_running=1) as door,
+            door.holder(tokens["ann"]) as ann,
+        ):
+            stopped, running = f"{house.session}-stops", f"{house.session}-waits"
+            await ann.post("/v1/sessions", json={"agent": "stops", "prompt": "pay", "session": stopped})
+            result = await (await house.client.attach(stopped)).result()
+            await ann.post("/v1/sessions", json={"agent": "waits", "prompt": "pay", "session": running})
+            (request,) = await eventually(lambda: house.client.inbox(running))
+            path = f"/v1/sessions/{stopped}/answers/{result.requests[0].request_id}"
+            refused = await ann.post(path, json={"action": "approve"})
+            assert (refused.status_code, refused.json()["code"]) == (429, "request.too_many_running")
+            await house.client.deny(running, request.request_id, by="ann")
+            await (await house.client.attach(running)).result()
+            taken = await ann.post(path, json={"action": "approve"})
+            assert taken.status_code == 200, taken.text
+            assert (await (await house.client.attach(stopped, 2)).result()).output == "paid"
+            await ann.post("/v1/sessions", json={"agent": "waits", "prompt": "pay", "session": f"{running}-2"})
+            await eventually(lambda: house.client.inbox(f"{running}-2"))
+            repeated = await ann.post(path, json={"action": "approve"})
+            assert (repeated.status_code, repeated.json()["decision"]) == (200, "approved")
+            await house.client.cancel(f"{running}-2")
+
+
 async def test_logs_say_who_did_what_and_hold_no_secrets(house: House, caplog: pytest.LogCaptureFixture) -> None:
     """T-13."""
     lines, tokens = token_lines(ann=("acme", "admin"))

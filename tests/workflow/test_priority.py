@@ -12,7 +12,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from perdure import Tool, tool
+from perdure import Tool, caller_tool, tool
 from perdure.cli.server import EmbeddedServer, ServerOptions
 from perdure.client import RequestRefusedError, Turn
 from perdure.client.connect import DATA_CONVERTER
@@ -135,6 +135,37 @@ async def test_the_activities_of_a_turn_and_of_the_turn_behind_it_inherit_the_pr
     run = info.workflow_execution_info
     assert run.execution.run_id != run.first_run_id
     assert (run.priority.priority_key, run.priority.fairness_key) == (1, "acme")
+
+
+async def test_a_session_goes_on_with_its_tenants_share_and_behind_replies_with_the_priority_that_it_had(
+    house: House,
+) -> None:
+    """Also where a request names no tenant: a reply, a message, a resume, a fork."""
+
+    async def share(session: str) -> tuple[int, str]:
+        described = await house.temporal.get_workflow_handle(session).describe()
+        priority = described.raw_description.workflow_execution_info.priority
+        return priority.priority_key, priority.fairness_key
+
+    look = caller_tool("look", "Look.")
+    stops = agent("tester", tools=[look], interactive="stop")
+    script = Script(replies=(call(("look", {})), *[say("seen")] * 4))
+    async with ScriptedProvider(script) as provider, house.worker(stops):
+        house.use(provider)
+        first = await house.client.start("tester", "go", session=house.session, priority=2, tenant="acme")
+        (request,) = (await first.result()).requests
+        await house.client.submit_result(house.session, request.request_id, "a door")
+        assert await share(house.session) == (2, "acme")
+        assert (await (await house.client.attach(house.session, 2)).result()).output == "seen"
+        message = await house.client.send(house.session, "go on", priority=4)
+        assert await share(house.session) == (4, "acme")
+        await message.result()
+        resumed = await house.client.resume(house.session, "and on")
+        assert await share(house.session) == (0, "acme")
+        await resumed.result()
+        fork = await house.client.fork(house.session, "elsewhere")
+        assert await share(fork.session) == (0, "acme")
+        await fork.result()
 
 
 async def test_a_delegate_and_its_activities_inherit_the_priority(house: House) -> None:

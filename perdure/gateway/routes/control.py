@@ -186,13 +186,12 @@ async def resume_sessions(who: Admin, body: ResumeAllBody, gateway: GatewayOf) -
         "agent": body.agent,
         "since": since,
     }
-    store = await gateway.client.store()
 
     @asynccontextmanager
     async def admit(session: SessionRecord) -> AsyncIterator[None]:
         gateway.check(who)
         try:
-            async with gateway.limits.begin_next(store, session.tenant, session.session):
+            async with gateway.begin_next(session):
                 yield
         except ProblemError as error:
             raise RequestRefusedError(error.detail) from None

@@ -19,6 +19,7 @@ from perdure.contracts.turns import StopReason
 from perdure.gateway.doors.agui.events import RunFold, arguments_of, run_started
 from perdure.gateway.doors.agui.places import Seen, name_events
 from perdure.gateway.doors.responses.events import WireEvent
+from perdure.gateway.doors.responses.places import ResponseId
 from tests.unit.gateway.agui_types import judge_run, write_report
 from tests.unit.gateway.test_responses_fold import NAMES, live_log, piece, recorded
 
@@ -39,14 +40,14 @@ def runs_of(taken: Log, turn: int = 1) -> list[list[dict[str, Any]]]:
         own: list[dict[str, Any]] = [dict(event.body) for event in found if event.segment == segment.number]
         for body in own:
             del body["sequence_number"]
-        runs.append([run_started("s", "r", turn, segment.number), *own])
+        runs.append([run_started("s", "r", ResponseId("s", turn, segment.number)), *own])
     return runs
 
 
-def judged(taken: Log, turn: int = 1) -> list[list[dict[str, Any]]]:
-    """The same, judged."""
+def judged(taken: Log, turn: int = 1, earlier: Sequence[str] = ()) -> list[list[dict[str, Any]]]:
+    """The same, judged; ``earlier`` are calls of turns before."""
     runs = runs_of(taken, turn)
-    earlier: list[str] = []
+    earlier = [*earlier]
     for run in runs:
         judge_run(run, earlier)
         earlier += [event["toolCallId"] for event in run if event["type"] == "TOOL_CALL_START"]
@@ -77,10 +78,11 @@ START = log.GenerationStart(model="m", messages=1)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_run_of_a_recorded_turn_is_agui(name: str) -> None:
-    taken = recorded(name)
-    for turn in {envelope.turn for envelope in taken}:
-        runs = judged(taken, turn)
+    taken, earlier = recorded(name), list[str]()
+    for turn in sorted({envelope.turn for envelope in taken}):
+        runs = judged(taken, turn, earlier)
         assert runs
+        earlier += [event["toolCallId"] for run in runs for event in run if event["type"] == "TOOL_CALL_START"]
         assert all(run[-1]["type"] in {"RUN_FINISHED", "RUN_ERROR"} for run in runs)
 
 

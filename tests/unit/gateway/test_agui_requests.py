@@ -8,11 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from perdure.client import RequestRefusedError
+from perdure.gateway.doors.agui.conversations import results_for
 from perdure.gateway.doors.agui.requests import Asked, RunBody, read_run
 from perdure.gateway.doors.responses.requests import Said
 from perdure.gateway.problems import ProblemError
 
 USER = {"id": "m1", "role": "user", "content": "go"}
+BY_URL = {"type": "image", "source": {"type": "url", "value": "x"}}
 LOOK = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -32,34 +34,43 @@ def test_a_new_thread_has_the_system_and_the_history_and_another_one_the_last_me
         {"id": "7", "role": "user", "content": [{"type": "text", "text": "three"}]},
     ]
     asked = read(messages=messages, context=[{"description": "where", "value": "here"}])
-    assert asked.prompt(is_new=True) == "Be kind.\n\nwhere: here\n\nthree"
-    assert asked.prompt(is_new=False) == "where: here\n\nthree"
+    assert asked.begin() == "Be kind.\n\nwhere: here\n\nthree"
+    assert asked.say(asked.message) == "where: here\n\nthree"
     assert asked.history == [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "7"},
     ]
-    assert asked.results == []
+    assert [line.role for line in asked.lines] == ["user", "assistant", "assistant", "tool", "user"]
+
+
+def test_a_greeting_of_the_front_end_is_no_history() -> None:
+    asked = read(
+        messages=[{"id": "0", "role": "assistant", "content": "Hi!"}, USER, {"id": "1", "role": "assistant"}, USER]
+    )
+    assert [message["role"] for message in asked.history] == ["user", "assistant"]
+    assert read(messages=[{"id": "0", "role": "assistant", "content": "Hi!"}, USER]).history == []
 
 
 def test_images_and_documents_are_parts_of_the_prompt() -> None:
     source = {"type": "data", "value": "AA==", "mimeType": "image/png"}
     parts = [{"type": "text", "text": "look"}, {"type": "image", "source": source}]
-    prompt = read(messages=[{**USER, "content": parts}]).prompt(is_new=True)
+    prompt = read(messages=[{**USER, "content": parts}]).begin()
     assert [part["type"] for part in prompt if isinstance(part, dict)] == ["text", "image_url"]
 
 
-def test_messages_of_tools_behind_the_users_last_one_are_results() -> None:
+def test_messages_of_tools_are_results_wherever_they_stand() -> None:
     result = {"id": "5", "role": "tool", "toolCallId": "c1", "content": "7"}
     failed = {**result, "toolCallId": "c2", "error": "it broke"}
-    asked = read(messages=[USER, result, failed])
-    assert (asked.message, asked.results) == (
-        [],
-        [Said(call_id="c1", output="7"), Said(call_id="c2", error="it broke")],
-    )
+    asked = read(messages=[result, USER, {**result, "content": "8"}, failed])
+    assert [line.said for line in results_for(asked.lines, {"c1", "c2", "c3"})] == [
+        Said(call_id="c1", output="8"),
+        Said(call_id="c2", error="it broke"),
+    ]
+    assert [*results_for(asked.lines, {"c3"})] == []
     with pytest.raises(RequestRefusedError, match="the last one is not the user's"):
-        asked.prompt(is_new=True)
+        asked.begin()
 
 
 @pytest.mark.parametrize(
@@ -75,14 +86,6 @@ def test_an_entry_of_resume_is_a_reply(entry: dict[str, Any], said: Said) -> Non
     assert read(resume=[{"interruptId": "c", "status": "resolved", **entry}]).resumed == [said]
 
 
-def test_a_tool_message_beside_the_entry_of_its_call_is_passed_over() -> None:
-    """S-83: CopilotKit's hook sends both; the entry decides, and the message never becomes a result."""
-    message = {"id": "5", "role": "tool", "toolCallId": "c1", "content": "approved"}
-    entry = {"interruptId": "c1", "status": "resolved", "payload": {"approved": False}}
-    asked = read(messages=[USER, message, {**message, "toolCallId": "c2"}], resume=[entry])
-    assert (asked.resumed, asked.results) == ([Said(call_id="c1")], [Said(call_id="c2", output="approved")])
-
-
 def test_fields_of_later_versions_are_left_out() -> None:
     assert read(later={"x": 1}, forwardedProps={"steer": True}, state={"a": 1}).steers
 
@@ -93,7 +96,7 @@ def test_fields_of_later_versions_are_left_out() -> None:
         ({"messages": [{"role": "robot"}]}, "its role is"),
         ({"messages": [{"role": ["user"]}]}, "its role is"),
         ({"messages": [{**USER, "content": ""}]}, "is empty"),
-        ({"messages": [{**USER, "content": [{"type": "image", "source": {"type": "url", "value": "x"}}]}]}, "fetches"),
+        ({"messages": [{**USER, "content": [BY_URL]}]}, "fetches"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, "toolCallId is a text"),
         ({"messages": [{"role": "assistant", "toolCalls": [7]}]}, "a call has an id"),
         ({"resume": [{"interruptId": "c", "status": "resolved", "payload": True}]}, "its payload is"),

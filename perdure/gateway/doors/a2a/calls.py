@@ -1,6 +1,5 @@
 """The operations of this door. Both bindings do the same, and say it in their own forms."""
 
-import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
@@ -9,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from perdure.client import WrongTurnError
 from perdure.client.pushes import Pushes
 from perdure.contracts.a2a import MEDIA_TYPE, TaskId
 from perdure.contracts.errors import ReasonCode
@@ -35,6 +33,7 @@ from perdure.gateway.doors.a2a.requests import (
     SendMessage,
     TaskAsk,
 )
+from perdure.gateway.following import cancel_turn
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.sse import PING, Chunks, EventStream
 
@@ -94,12 +93,7 @@ class Call:
         fold = await read_task(self._gateway, task, view)
         if fold.has_ended or view.state is RunState.ENDED:
             raise A2AError(Reason.TASK_NOT_CANCELABLE, f"the task has ended ({fold.state.value})")
-        stops = False
-        with contextlib.suppress(WrongTurnError):  # it has ended meanwhile
-            reason = f"cancelled by {self._caller.name}"
-            stops = await self._gateway.client.cancel(task.session, reason, task.turn)
-        if stops:
-            await self._wait(Carried(task, [*fold.asked]), CANCEL_SECONDS)
+        await cancel_turn(self._gateway, self._caller, self._request, task.session, task.turn)
         return self._answer((await read_task(self._gateway, task)).describe())
 
     async def subscribe(self, asked: TaskAsk) -> Response:

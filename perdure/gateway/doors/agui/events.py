@@ -19,7 +19,7 @@ from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue
 from perdure.gateway.doors.responses.events import Segment, TurnFold, WireEvent
 from perdure.gateway.doors.responses.objects import Ending, Item, Shape, asked_call
-from perdure.gateway.doors.responses.places import Place
+from perdure.gateway.doors.responses.places import Place, ResponseId
 
 PROTOCOL_VERSION = "1.0"
 
@@ -33,14 +33,15 @@ APPROVAL_SCHEMA: Item = {
 _ENDS = frozenset({"response.completed", "response.failed", "response.incomplete"})
 
 
-def run_started(thread: str, run: str, turn: int, segment: int) -> Item:
+def run_started(thread: str, run: str, place: ResponseId | None) -> Item:
     """The first event of a run; it does not wait for a worker."""
+    at: Item = {} if place is None else {"metadata": {"perdure": {"turn": place.turn, "segment": place.segment}}}
     return {
         "type": "RUN_STARTED",
         "threadId": thread,
         "runId": run,
         "protocolVersion": PROTOCOL_VERSION,
-        "metadata": {"perdure": {"turn": turn, "segment": segment}},
+        **at,
     }
 
 
@@ -59,17 +60,26 @@ class RunFold(TurnFold):
         shape: As for the other fold.
         place: As for the other fold.
         run: The run's id.
+        is_old: Whether the reader speaks a version before 1.0, whose types refuse what they do not know of an outcome.
     """
 
-    def __init__(
-        self, session: str, turn: int, shape: Shape | None = None, place: Place | None = None, *, run: str = ""
+    def __init__(  # the run's id and the reader's version are beside what each fold takes
+        self,
+        session: str,
+        turn: int,
+        shape: Shape | None = None,
+        place: Place | None = None,
+        *,
+        run: str = "",
+        is_old: bool = False,
     ) -> None:
         super().__init__(session, turn, shape, place)
-        self._run = run
+        self._run, self._is_old = run, is_old
         self._at_time: datetime | None = None
         self._open_step = ""
         self._delegates: dict[str, str] = {}
         self._requests: dict[str, InputRequest] = {}
+        self._decided: set[str] = set()
         self._value: JsonValue = None
 
     def take(self, envelope: Envelope) -> list[WireEvent]:
@@ -84,6 +94,8 @@ class RunFold(TurnFold):
                 self._begin_step(f"step {envelope.step}")
             case log.UserInputRequired():
                 self._requests[event.request_id] = event
+            case log.UserInputReceived():
+                self._decided.add(event.request_id)
             case log.AgentEnd():
                 self._value = event.value
             case log.DelegateEnd():
@@ -113,7 +125,14 @@ class RunFold(TurnFold):
     def _close_call(self, call_id: str, tool: str, result: str | None, error: ErrorDetail | None) -> None:
         super()._close_call(call_id, tool, result, error)
         if self.needs.get(call_id) == "answer":  # a caller has the results of its own calls
-            self._tell("TOOL_CALL_RESULT", **_result_of(call_id, self.results[call_id]))
+            self._tell_result(call_id, self.results[call_id])
+
+    def _tell_result(self, call_id: str, content: str) -> None:
+        self._tell("TOOL_CALL_RESULT", **_result_of(call_id, content))
+
+    def _is_told(self, call_id: str) -> bool:
+        """Whether an earlier run has told of the call: of one that was decided, the run that asked."""
+        return call_id in self.needs or call_id in self._decided
 
     def _end(self, ending: Ending) -> None:
         waits = not ending.stop_reason and ending.status == "completed"
@@ -196,8 +215,8 @@ class RunFold(TurnFold):
             case "mcp_call":
                 where = (event.segment, cast("int", event.body["output_index"]))
                 call_id = next(name for name, place in self._calls.items() if place == where)
-                if is_begun:  # an approved call was told of in the run that asked
-                    return [] if call_id in self.needs else _describe_call(call_id, item)
+                if is_begun:
+                    return [] if self._is_told(call_id) else _describe_call(call_id, item)
                 if item["status"] == "incomplete":
                     return []
                 return [{"type": "TOOL_CALL_RESULT", **_result_of(call_id, _output_of(item))}]
@@ -212,7 +231,8 @@ class RunFold(TurnFold):
         if ending.status == "failed":
             said = ending.error or f"the turn ended: {ending.stop_reason or ending.code}"
             return {"type": "RUN_ERROR", "message": said, "code": ending.code or "runtime.internal", **usage}
-        outcome: Item = {"type": "cancelled"} if ending.status == "cancelled" else {"type": "success"}
+        is_cancelled = ending.status == "cancelled" and not self._is_old
+        outcome: Item = {"type": "cancelled"} if is_cancelled else {"type": "success"}
         result: Item = {}
         if ending.stop_reason:
             result = {"stop_reason": ending.stop_reason, **({"reason_code": ending.code} if ending.code else {})}
@@ -232,12 +252,15 @@ class RunFold(TurnFold):
 
     def _describe_wait(self, segment: Segment) -> Item:
         """The outcome of a run that waits: for people, or for results of the caller's calls."""
-        calls = [asked_call(item) for item in segment.items]
+        return self._describe_open([asked_call(item) for item in segment.items])
+
+    def _describe_open(self, calls: Iterable[str]) -> Item:
         asked = [self._requests[call_id] for call_id in calls if call_id in self._requests]
         interrupts: list[JsonValue] = [_describe_interrupt(one) for one in asked if one.needs != "result"]
         if interrupts:
             return {"type": "interrupt", "interrupts": interrupts}
-        return {"type": "success", "pendingToolCallIds": [one.request_id for one in asked]}
+        pending: Item = {} if self._is_old else {"pendingToolCallIds": [one.request_id for one in asked]}
+        return {"type": "success", **pending}
 
 
 def _describe_text(item: Item, *, is_begun: bool) -> Item:
@@ -282,17 +305,16 @@ def _result_of(call_id: str, content: str) -> Item:
 
 
 def _describe_interrupt(request: InputRequest) -> Item:
-    is_approval = request.needs == "approval"
+    is_approval, at = request.needs == "approval", request.expires_at
+    about: Item = {"tool": request.tool, "arguments": request.arguments, "digest": request.digest}
     told: Item = {
         "id": request.request_id,
         "reason": "tool_call" if is_approval else "input_required",
         "message": f"May {request.tool} run?" if is_approval else request.question or f"{request.tool} asks",
         "toolCallId": request.request_id,
         "responseSchema": APPROVAL_SCHEMA if is_approval else answer_schema(request),
-        "metadata": {"perdure": {"tool": request.tool, "arguments": request.arguments, "digest": request.digest}},
+        "metadata": {"perdure": {**about, **({"expires_at": at.isoformat()} if at is not None else {})}},
     }
-    if request.expires_at is not None:
-        told["expiresAt"] = request.expires_at.isoformat()
     return told
 
 

@@ -1,11 +1,11 @@
-"""Requests of this door: AG-UI's ``RunAgentInput``, read as what perdure is to do.
+"""Requests of this door: AG-UI's ``RunAgentInput``, read as what it holds.
 
-A client sends the whole conversation each time. A thread that exists has it, so all but the end is left out: a last
-message of the user is the prompt, and messages of tools behind the user's last one are results.
+A client sends the whole conversation each time, with entries for what waits: which of it a thread has, its log says.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, NoReturn, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -35,6 +35,7 @@ class RunBody(Body):
 
     thread: SessionName = Field(alias="threadId")
     run: RunName = Field(alias="runId")
+    version: str | None = Field(default=None, alias="protocolVersion", max_length=50)
     messages: list[Object] = Field(max_length=10_000)
     tools: list[Object] | None = None
     context: list[Object] | None = Field(default=None, max_length=100)
@@ -48,45 +49,84 @@ class RunBody(Body):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Line:
+    """A message of the user, of the agent or of a tool.
+
+    Attributes:
+        at: Its place in the request, for refusals.
+        id: Its id, which the client has chosen, or this door.
+        parts: What the user says, in OpenAI's chat format. What cannot be read of an earlier message, which stays in
+            the conversation although it was refused, is a text that says so.
+        calls: Calls of the agent, each as text, by their ids.
+        said: The result of a call.
+    """
+
+    at: str
+    role: str
+    id: str = ""
+    parts: Sequence[Object] = ()
+    calls: Mapping[str, str] = field(default_factory=dict[str, str])
+    said: Said | None = None
+
+    @property
+    def words(self) -> tuple[str, int]:
+        """The text, and the number of files."""
+        texts = [str(part["text"]) for part in self.parts if part["type"] == "text"]
+        return "\n\n".join(texts), len(self.parts) - len(texts)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """Wish of a request.
 
     Attributes:
-        message: The last message, if it is the user's: what is asked for.
-        before: Texts that stand before it: the entries of the context.
+        lines: The conversation, in order.
+        before: Texts that stand before a prompt: the entries of the context.
         system: Texts of the system, which a new thread's first prompt begins with.
-        history: Messages before it, in OpenAI's chat format, for a new thread.
-        results: Results of tools behind the user's last message. A message beside the reply to an interrupt of its call
-            is none: CopilotKit sends one, and the reply decides.
+        history: Messages before the last one, if that is the user's, in OpenAI's chat format, for a new thread.
         resumed: Replies to interrupts.
         steers: Whether a running turn shall read the message.
+        is_old: Whether the client speaks a version before 1.0, which says so nowhere.
     """
 
-    message: Sequence[Object]
+    lines: Sequence[Line]
     before: Sequence[str]
     system: Sequence[str]
     history: Sequence[Object]
     tools: Sequence[Object]
-    results: Sequence[Said]
     resumed: Sequence[Said]
     steers: bool
+    is_old: bool
 
     @property
-    def words(self) -> str:
-        """The text of the last message, if it is the user's."""
-        return "\n\n".join(str(part["text"]) for part in self.message if part["type"] == "text")
+    def message(self) -> Sequence[Object]:
+        """The last message, if it is the user's."""
+        return self.lines[-1].parts if self.lines else ()
 
-    def prompt(self, *, is_new: bool) -> Content:
-        """The prompt, with what stands before it.
+    def begin(self) -> Content:
+        """The prompt of a new thread.
 
         Raises:
             RequestRefusedError: There is none.
             ProblemError: It is too long, or a part of it cannot be used.
         """
         if not self.message:
-            _refuse("messages", "the last one is not the user's, and nothing is replied to; say what is to be done")
-        texts = [*(self.system if is_new else ()), *self.before]
-        return join_parts(texts, self.message, "messages")
+            raise nothing_new()
+        return join_parts([*self.system, *self.before], self.message, "messages")
+
+    def say(self, words: Sequence[Object]) -> Content:
+        """The prompt of a thread that has a conversation: new words of the user, behind the context.
+
+        Raises:
+            ProblemError: It is too long, or a part of it cannot be used.
+        """
+        return join_parts(self.before, words, "messages") if words else ""
+
+
+def nothing_new() -> RequestRefusedError:
+    """The refusal of a request that says nothing."""
+    why = "the last one is not the user's, and nothing is replied to; say what is to be done"
+    return RequestRefusedError(f"messages: {why}")
 
 
 _TOOLS: TypeAdapter[object] = TypeAdapter(CallerTools)
@@ -99,24 +139,23 @@ def read_run(body: RunBody) -> Asked:
         RequestRefusedError: It cannot be used; the text begins with the field.
         ProblemError: A tool is none.
     """
-    last = next((n for n in reversed(range(len(body.messages))) if body.messages[n].get("role") in _SPOKEN), -1)
-    users = [n for n, message in enumerate(body.messages) if message.get("role") == "user"]
+    last = max((n for n, message in enumerate(body.messages) if message.get("role") in _SPOKEN), default=-1)
     reader = _Messages()
     for number, message in enumerate(body.messages):
         reader.read(f"messages[{number}]", message, is_last=number == last)
-    behind = body.messages[users[-1] + 1 if users else 0 :]
     resumed = [_read_resume(f"resume[{number}]", entry) for number, entry in enumerate(body.resume or [])]
-    results = [_read_result(message) for message in behind if message.get("role") == "tool"]
     forwarded = body.forwarded if isinstance(body.forwarded, dict) else {}
+    is_asked = bool(reader.lines) and reader.lines[-1].role == "user"
     return Asked(
-        message=reader.message,
+        lines=reader.lines,
         before=[_read_context(number, entry) for number, entry in enumerate(body.context or [])],
         system=reader.system,
-        history=reader.history,
+        # A greeting of the front end's is nothing that a model has said to anybody.
+        history=[*itertools.dropwhile(_is_not_the_users, reader.history[:-1] if is_asked else reader.history)],
         tools=_read_tools(body.tools or []),
-        results=[one for one in results if one.call_id not in {entry.call_id for entry in resumed}],
         resumed=resumed,
         steers=forwarded.get("steer") is True,
+        is_old=body.version is None,
     )
 
 
@@ -127,45 +166,56 @@ def _refuse(name: str, why: str) -> NoReturn:
     raise RequestRefusedError(f"{name}: {why}")
 
 
+def _is_not_the_users(message: Object) -> bool:
+    return message["role"] != "user"
+
+
 class _Messages:
     """The messages of a request, as they are read."""
 
     def __init__(self) -> None:
+        self.lines: list[Line] = []
         self.system: list[str] = []
         self.history: list[Object] = []
-        self.message: list[Object] = []
 
     def read(self, at: str, message: Object, *, is_last: bool) -> None:
         """Read the next message."""
-        content = message.get("content")
+        content, name = message.get("content"), message.get("id")
+        line = Line(at=at, role=str(message.get("role")), id=name if isinstance(name, str) else "")
         match message.get("role"):
             case "system" | "developer":
                 self.system.append(_text_of(at, content))
-            case "user" if is_last:
-                self.message = [_read_part(at, part) for part in _parts_of(at, content)]
-                if not self.message:
-                    _refuse(at, "is empty")
             case "user":
-                self.history.append({"role": "user", "content": _text_of(at, content)})
+                parts = [_read_part(at, part, is_last=is_last) for part in _parts_of(at, content)]
+                if is_last and not parts:
+                    _refuse(at, "is empty")
+                self.lines.append(replace(line, parts=parts))
+                self.history.append({"role": "user", "content": self.lines[-1].words[0]})
             case "assistant":
-                self._read_assistant(at, message)
+                self._read_assistant(line, message)
             case "tool":
-                call_id = _name_of(at, message, "toolCallId")
-                self.history.append({"role": "tool", "tool_call_id": call_id, "content": _text_of(at, content)})
+                said = _read_result(at, message)
+                self.lines.append(replace(line, said=said))
+                told = _text_of(at, content)
+                self.history.append({"role": "tool", "tool_call_id": said.call_id, "content": told})
             case "activity" | "reasoning":
                 pass
             case _:
                 _refuse(at, "its role is user, assistant, tool, system, developer, activity or reasoning")
 
-    def _read_assistant(self, at: str, message: Object) -> None:
-        content, calls = message.get("content"), message.get("toolCalls")
+    def _read_assistant(self, line: Line, message: Object) -> None:
+        at, content, calls = line.at, message.get("content"), message.get("toolCalls")
         read: list[JsonValue] = []
+        texts: dict[str, str] = {}
         for call in calls if isinstance(calls, list) else []:
             function = call.get("function") if isinstance(call, dict) else None
             if not isinstance(call, dict) or not isinstance(function, dict):
                 _refuse(at, "a call has an id and a function with name and arguments")
             told: Object = {"name": _name_of(at, function, "name"), "arguments": function.get("arguments") or "{}"}
-            read.append({"id": _name_of(at, call, "id"), "type": "function", "function": told})
+            call_id = _name_of(at, call, "id")
+            read.append({"id": call_id, "type": "function", "function": told})
+            texts[call_id] = f"{told['name']}({told['arguments']})"
+        self.lines.append(replace(line, calls=texts))
         before = self.history[-1] if self.history else {}
         calls_before = before.get("tool_calls")
         if read and not content and isinstance(calls_before, list):  # calls of one answer, each in a message of its own
@@ -195,7 +245,7 @@ def _text_of(at: str, content: JsonValue) -> str:
     return "\n\n".join(str(part["text"]) for part in parts if part.get("type") == "text" and "text" in part)
 
 
-def _read_part(at: str, part: JsonValue) -> Object:
+def _read_part(at: str, part: JsonValue, *, is_last: bool) -> Object:
     told = part if isinstance(part, dict) else {}
     kind, source = told.get("type"), told.get("source")
     if kind == "text" and isinstance(told.get("text"), str):
@@ -206,6 +256,8 @@ def _read_part(at: str, part: JsonValue) -> Object:
             return {"type": "image_url", "image_url": {"url": url}}
         if kind == "document":
             return {"type": "file", "file": {"filename": "", "file_data": url}}
+    if not is_last:
+        return {"type": "text", "text": f"(a part of the type {str(kind)[:50]!r}, which could not be read)"}
     _refuse(at, "a part is a text, or an image or a document with a source of type data: the gateway fetches nothing")
 
 
@@ -236,11 +288,11 @@ def _read_tools(given: Sequence[Object]) -> Sequence[Object]:
     return read
 
 
-def _read_result(message: Object) -> Said:
-    call_id, error = _name_of("messages", message, "toolCallId"), message.get("error")
+def _read_result(at: str, message: Object) -> Said:
+    call_id, error = _name_of(at, message, "toolCallId"), message.get("error")
     if isinstance(error, str) and error:
         return Said(call_id=call_id, error=error)
-    return Said(call_id=call_id, output=_text_of("messages", message.get("content")))
+    return Said(call_id=call_id, output=_text_of(at, message.get("content")))
 
 
 def _read_resume(at: str, entry: Object) -> Said:

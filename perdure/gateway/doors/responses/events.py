@@ -133,6 +133,7 @@ class TurnFold:
         results: Results of calls that the client runs, by their ids.
         shape: The fields that the responses have in common.
         heard: The prompt of the turn, and the messages that it has read since, each with the number of its files.
+        heard_before: How many of them stand before a message or a call, by its id.
         has_ended: Whether the turn has ended.
         has_stopped: Whether it has ended for its requests, so that replies begin the next one.
         stops: Whether it is to end with those that it has asked last.
@@ -147,20 +148,17 @@ class TurnFold:
         self.prompt: log.AgentStart | None = None
         self.results: dict[str, str] = {}
         self.heard: list[tuple[str, int]] = []
+        self.heard_before: dict[str, int] = {}
         self.has_ended = self.has_stopped = self.stops = False
         self._is_asking = False
-        self._seq = 0
-        self._at = 0
+        self._seq = self._at = self._step = self._tries = self._attempt = self._stale = 0
         self._out: list[WireEvent] = []
         self._calls: dict[str, tuple[int, int]] = {}
         self._arguments: dict[str, str] = {}
         self.needs: dict[str, Need] = {}
         self._answer: _Answer | None = None
         self._asked_at: datetime | None = None
-        self._step = 0
-        self._tries = 0
         self._live = LiveAnswer()
-        self._attempt = self._stale = 0
         self._beginning = ""
 
     @property
@@ -363,6 +361,7 @@ class TurnFold:
         segment, place = self.segments[-1], (self._step, self._tries, *([more] if more else []))
         message = answer.message or item_id("msg", self.session, self.turn, *place)
         item = describe_message(message, None, "in_progress")
+        self.heard_before[message] = len(self.heard)
         if answer.index is None:
             answer.index = len(segment.items)
             segment.items.append(item)
@@ -457,6 +456,7 @@ class TurnFold:
         item = describe_call(self.session, self.turn, call_id, tool, told, approved=approved)
         index = len(segment.items)
         self._calls[call_id] = (segment.number, index)
+        self.heard_before.setdefault(call_id, len(self.heard))
         segment.items.append(item)
         about: Item = {"item_id": item["id"], "output_index": index}
         self._tell_item("response.output_item.added", {**item, "arguments": ""}, index)
@@ -486,6 +486,7 @@ class TurnFold:
         item, index = describe_request(self.session, self.turn, event), len(segment.items)
         self._is_asking = True
         self.needs[event.request_id], self.stops = event.needs, event.stops
+        self.heard_before[event.request_id] = len(self.heard)
         self._asked_at = at
         segment.items.append(item)
         if event.needs == "approval":

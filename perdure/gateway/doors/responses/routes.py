@@ -1,7 +1,6 @@
 """The routes of this door. Every response is durable, ``background`` or not: a closed connection ends no job."""
 
 import asyncio
-import contextlib
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -13,7 +12,6 @@ from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from perdure.client import WrongTurnError
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, GatewayOf, Reader, Runner, Starter, act_for
@@ -38,6 +36,7 @@ from perdure.gateway.doors.responses.objects import Item, describe_list
 from perdure.gateway.doors.responses.places import PATHS, Place, ResponseId
 from perdure.gateway.doors.responses.requests import ResponseBody, read_request
 from perdure.gateway.doors.responses.settings import NO_SETTINGS, Settings
+from perdure.gateway.following import cancel_turn
 from perdure.gateway.problems import Problem, ProblemCode, ProblemError, gateway_stops
 from perdure.gateway.sse import PING, Chunks, EventStream
 from perdure.gateway.starts import IdempotencyKey
@@ -47,9 +46,6 @@ router = Router(prefix=PATHS, include_in_schema=False)
 
 EARLY = timedelta(seconds=1)
 """A client that streams is told its response's id after so long, if no worker has opened the turn yet."""
-
-CANCEL_SECONDS = 10
-"""Longest time that a cancel waits for the end of the turn."""
 
 CLIENT_CLOSED_REQUEST = 499
 """Status of a request whose client has gone before the end: nginx's, for logs and metrics."""
@@ -154,12 +150,7 @@ async def cancel_response(
     request.state.session = place.session
     view = await find_turn(gateway, place)
     if view.state is not RunState.ENDED:
-        stops = False
-        with contextlib.suppress(WrongTurnError):  # it has ended meanwhile
-            stops = await gateway.client.cancel(place.session, f"cancelled by {caller.name}", place.turn)
-        if stops:
-            reader = await act_for(gateway, caller, place.session)
-            await _wait(gateway, reader, request, place, CANCEL_SECONDS)
+        await cancel_turn(gateway, caller, request, place.session, place.turn)
     return JSONResponse(await describe(gateway, place))
 
 
