@@ -61,9 +61,10 @@ def start_events(request: Generate, definition: AgentDefinition, known: int) -> 
     count = known + len(request.call_ids) + said + bool(definition.instructions)
     start = GenerationStart(model=definition.model, messages=count)
     own = replace(request, fallback=0)  # steered messages are of the step, whichever model reads them
+    notices = [UserMessageReceived(content=text, is_notice=True) for text in request.said]
     return [
         *to_events(request.turn, request.decided),
-        *(event_of(own, f"said/{place}", UserMessageReceived(content=text)) for place, text in enumerate(request.said)),
+        *(event_of(own, f"said/{place}", notice) for place, notice in enumerate(notices)),
         *(
             event_of(
                 own,

@@ -193,7 +193,8 @@ def part_lines(parts: Sequence[FilePart]) -> Iterator[Line]:
 
 @_lines_of.register
 def _user_message(event: events.UserMessageReceived, _: events.Envelope) -> Iterator[Line]:
-    yield from (Line(f"> {line}", Tone.HEAD) for line in event.content.splitlines())
+    tone = Tone.QUIET if event.is_notice else Tone.HEAD
+    yield from (Line(f"> {line}", tone) for line in event.content.splitlines())
     yield from part_lines(event.parts)
 
 

@@ -101,11 +101,12 @@ class AgentStart(Value):
 
 
 class UserMessageReceived(Value):
-    """A message was taken into the running turn."""
+    """A message was taken into the running turn; a notice is a hook's or perdure's, and not the user's."""
 
     type: Literal["user_message"] = "user_message"
     content: str
     parts: Parts = parts_field()
+    is_notice: bool = Field(default=False, exclude_if=operator.not_)
 
 
 class GenerationStart(Value):

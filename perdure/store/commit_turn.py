@@ -370,7 +370,7 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
     # The generation that was to read these may have written their events before it failed: hence the same keys.
     reader = commit.aborted_step or commit.steps + 1
     for place, text in enumerate(commit.said):
-        append(f"{reader}/said/{place}", UserMessageReceived(content=text))
+        append(f"{reader}/said/{place}", UserMessageReceived(content=text, is_notice=True))
     for message in commit.steered:
         append(
             f"{reader}/user_message/{message.request_id}",

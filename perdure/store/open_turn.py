@@ -197,7 +197,8 @@ def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, 
     turn = locked.turn + 1
     locked.append(NewEvent(key=f"{turn}/agent_start", turn=turn, step=0, event=start))
     if notice := notice_of_behind(locked.connection, locked.session, locked.turn):
-        locked.append(NewEvent(key=f"{turn}/behind", turn=turn, step=0, event=UserMessageReceived(content=notice)))
+        told = UserMessageReceived(content=notice, is_notice=True)
+        locked.append(NewEvent(key=f"{turn}/behind", turn=turn, step=0, event=told))
         beginning = replace_fields(beginning, messages=(*beginning.messages, UserMessage(content=notice)))
     step = _make_first_step(locked, turn, beginning, opening.request)
     row = {

@@ -102,7 +102,7 @@ const HANDLERS = {
     block(state, line, "prompt", { text: line.prompt, parts: line.parts ?? [], by: line.by });
   },
   user_message(state, line) {
-    block(state, line, "prompt", { text: line.content, parts: line.parts ?? [], steered: true });
+    block(state, line, "prompt", { text: line.content, parts: line.parts ?? [], steered: true, by: line.is_notice ? "Notice" : "" });
   },
   generation_start(state, line) {
     idle(state, line, "worker");

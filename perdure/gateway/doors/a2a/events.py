@@ -162,7 +162,7 @@ class TaskFold:
         match event:
             case log.AgentStart():
                 self._begin(event, envelope.at)
-            case log.UserMessageReceived():
+            case log.UserMessageReceived() if not event.is_notice:
                 parts = [text_part(event.content), *file_parts(self.task.session, event.parts)]
                 self._history.append(message_of(self.task, envelope.seq, "USER", parts))
             case log.GenerationStart():
