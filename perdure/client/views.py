@@ -141,6 +141,11 @@ class Views:
             return None
         return None if found is None else found.turn
 
+    async def is_turn_coming(self, last: TurnRecord) -> bool:
+        """Whether a turn behind this one, a session's last, was begun that no worker has opened yet."""
+        newest = await (await self._runs()).find_newest(last.session)
+        return newest is not None and newest.running and newest.request_id != last.request_id
+
     async def turn_views(self, session: str) -> list[TurnView]:
         """Views of the turns that workers have opened, in order."""
         return await self._mark_closed(await self.stored_turn_views(session))

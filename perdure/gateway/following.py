@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -113,17 +113,11 @@ async def asks_on(gateway: Gateway, session: str, seq: int) -> bool:
     return bool(behind) and behind[0].event.type == "user_input_required"
 
 
-async def drain_until(
-    following: AsyncGenerator[Any, None], ends: Sequence[Coroutine[Any, Any, object]], seconds: float | None = None
-) -> None:
-    """Wait until nothing more comes, or one of ``ends`` has ended, but no longer than so many seconds."""
-
-    async def drain() -> None:
-        async with aclosing(following):
-            async for _ in following:
-                pass
-
-    await wait_until(drain(), ends, seconds)
+async def drain(following: AsyncGenerator[Any, None]) -> None:
+    """Wait until nothing more comes."""
+    async with aclosing(following):
+        async for _ in following:
+            pass
 
 
 CANCEL_SECONDS = 10
@@ -145,12 +139,34 @@ async def cancel_turn(gateway: Gateway, caller: Caller, request: Request, sessio
     if not stops:
         return False
     reader = await act_for(gateway, caller, session)
-    with gateway.limits.stream(reader.tenant), gateway.hold(reader) as gone, contextlib.suppress(TurnClosedError):
-        ends = (gateway.stopping.wait(), gone.wait(), wait_until_gone(request.receive))
-        found = await gateway.client.attach(session, turn)
-        await wait_until(found.result(), ends, CANCEL_SECONDS)
-    gateway.check(reader)
+    found = await gateway.client.attach(session, turn)
+    with contextlib.suppress(TurnClosedError):
+        await wait_for_client(gateway, reader, request, found.result, CANCEL_SECONDS)
     return True
+
+
+async def wait_for_client(
+    gateway: Gateway,
+    caller: Caller,
+    request: Request,
+    wait: Callable[[], Coroutine[Any, Any, object]],
+    seconds: float | None = None,
+) -> bool:
+    """Wait as long as the client waits for its answer, and the gateway goes on; whether the client has gone.
+
+    Raises:
+        ProblemError: The tenant has too many streams, or the caller may not stay.
+    """
+    has_gone = asyncio.Event()
+
+    async def leave() -> None:
+        await wait_until_gone(request.receive)
+        has_gone.set()
+
+    with gateway.limits.stream(caller.tenant), gateway.hold(caller) as gone:
+        await wait_until(wait(), (gateway.stopping.wait(), gone.wait(), leave()), seconds)
+    gateway.check(caller)
+    return has_gone.is_set()
 
 
 async def wait_until(

@@ -147,7 +147,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
             await self._say_farewell(send, _STALLED)
-        except PerdureError as error:
+        except (PerdureError, ProblemError) as error:
             problem = problem_of(error)
             if problem is None:
                 raise

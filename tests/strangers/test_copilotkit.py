@@ -17,16 +17,20 @@ import pytest
 from aiohttp import web
 
 from perdure import Agent, ask_user, tool
-from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, faults, say
+from perdure.testing import ChatRequest, Reply, ScriptedProvider, faults, say
 from tests.gateway import gateway
 from tests.house import WAIT_SECONDS, House
 from tests.strangers import environments
+from tests.strangers.hearing import hear, obey
 from tests.ui.browser import Browser, Page, find_chromium
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1_200), environments.needs_node]
 
 STOP = "[data-testid=copilot-send-button]"
 """The button of the chat that sends, and stops what runs."""
+
+CONTEXT = "<context>\nThe page: in euros\n</context>\n\n"
+"""Text before each message: the page has a context."""
 
 CALLS: dict[str, tuple[str, Any]] = {
     "pay": ("pay", {"amount": 7}),
@@ -40,14 +44,11 @@ CALLS: dict[str, tuple[str, Any]] = {
 
 def brain(request: ChatRequest) -> Reply:
     """Calls what the last message of the user names, and then says what it has read."""
-    said = [message for message in request.messages if message["role"] in {"user", "tool"}]
-    last = max(number for number, message in enumerate(said) if message["role"] == "user")
-    words = str(said[last]["content"]).split()
-    asked = [CALLS[word] for word in words if word in CALLS]
-    if asked and said[-1] is said[last]:
-        return call(*asked)
-    reply = say("read " + " and ".join(str(message["content"]) for message in said[last:]))
-    return reply.after(faults.hang()) if "hang" in words else reply
+    if calls := obey(request, CALLS):
+        return calls
+    said, last = hear(request)
+    reply = say("read " + " and ".join(text.removeprefix(CONTEXT) for text in said[last:]))
+    return reply.after(faults.hang()) if "hang" in said[last].split() else reply
 
 
 @dataclass
@@ -264,10 +265,8 @@ async def decide(browser: Browser, front: Front) -> None:
 
 async def look_in_two_tabs(browser: Browser, front: Front) -> None:
     """Decide in one tab what waits in two, and decide otherwise in the other."""
-    async with (
-        browser.page(f"{front.url}/?thread=tabs") as page,
-        browser.page(f"{front.url}/?thread=tabs") as beside,
-    ):
+    tabs = browser.page(f"{front.url}/?thread=tabs"), browser.page(f"{front.url}/?thread=tabs")
+    async with tabs[0] as page, tabs[1] as beside:
         one, two = Chat(page, front, front.connections + 2), Chat(beside, front)
         await one.say("pay")
         await page.shows("May pay run?")

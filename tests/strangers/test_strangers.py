@@ -20,6 +20,7 @@ from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.gateway import gateway
 from tests.house import WAIT_SECONDS, House
 from tests.strangers import environments, pages
+from tests.strangers.hearing import hear, obey
 from tests.strangers.proxy import Proxy
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1_200)]
@@ -103,15 +104,10 @@ RIVER: JsonValue = {"name": "Rhine", "length": 1_233}
 
 def brain(request: ChatRequest) -> Reply:
     """Calls what the last message of the user names, and then says what it has read, or a river if it names that."""
-    said = [message for message in request.messages if message["role"] in {"user", "tool"}]
-    last = max(number for number, message in enumerate(said) if message["role"] == "user")
-    words = str(said[last]["content"]).split()
-    asked = [CALLS[word] for word in words if word in CALLS]
-    if asked and said[-1] is said[last]:
-        return call(*asked)
-    if "river" in words:
-        return answer_with_a_river(request)
-    return say("read " + " | ".join(str(message["content"]) for message in said))
+    if calls := obey(request, CALLS):
+        return calls
+    said, last = hear(request)
+    return answer_with_a_river(request) if "river" in said[last].split() else say("read " + " | ".join(said))
 
 
 def answer_with_a_river(request: ChatRequest) -> Reply:

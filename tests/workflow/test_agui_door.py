@@ -11,11 +11,12 @@ import pytest
 from ag_ui_validate.pytest_plugin import validate_agui_endpoint
 
 from perdure import Agent, ask_user, tool
-from perdure.testing import Script, ScriptedProvider, call, faults, say
+from perdure.testing import ChatRequest, Script, ScriptedProvider, call, faults, say
 from perdure.testing.script import Reply
 from tests.gateway import Door, gateway, token_lines
 from tests.house import House, eventually
 from tests.unit.gateway.agui_types import judge_input, judge_run, write_report
+from tests.workflow import slots
 
 pytestmark = pytest.mark.judged("AG-UI 1.0", "ag-ui-validate")
 
@@ -222,8 +223,11 @@ async def test_results_are_taken_where_they_stand_and_a_lost_one_holds_no_thread
         assert text_of(second) == "seen"
         third = await run(door, asked("r3", *told, {"id": "x", "role": "assistant"}, user("more", "m3"), tools=[LOOK]))
         (lost,) = third[-1]["outcome"]["pendingToolCallIds"]
-        last = await run(door, asked("r4", *told, shown(lost, "look"), user("never mind", "m4"), tools=[LOOK]))
+        messages = *told, shown(lost, "look"), user("never mind", "m4")
+        last = await run(door, asked("r4", *messages, tools=[LOOK]), (lost,))
         assert text_of(last) == "went on"
+        (withdrawn,) = (event for event in last if event["type"] == "TOOL_CALL_RESULT")
+        assert (withdrawn["toolCallId"], "message came" in withdrawn["content"]) == (lost, True)
     transcript = await house.client.transcript("t1")
     assert [str(message.content) for message in transcript if message.role == "user"] == [
         "go",
@@ -305,6 +309,56 @@ async def test_a_thread_that_waits_on_after_a_part_of_the_decisions_is_connected
         history = [user("go"), shown(one), shown(two)]
         rest = [entry(one, "cancelled"), entry(two, approved=True)]
         assert text_of(await run(door, asked("r2", *history, resume=rest), (one, two))) == "done"
+
+
+async def test_a_run_that_replies_go_on_with_is_stopped_by_its_id(house: House) -> None:
+    """S-83: CopilotKit resumes under the id of the run that asked, and stops under it."""
+    replies = call(("pay", {"amount": 7})), say("never").after(faults.hang())
+    async with opened(house, *replies, agent=AGENT.clone(interactive="stop")) as door:
+        first = await run(door, asked("r1", user("go")))
+        (approval,) = first[-1]["outcome"]["interrupts"]
+        resume = asked("r1", user("go"), shown(approval["id"]), resume=[entry(approval["id"], approved=True)])
+        async with door.http.stream("POST", "/agui/agent/tester/run", json=resume) as running:
+            assert running.status_code == 200
+            await eventually(lambda: is_running(house, "t1", 2))
+            stopped = await door.http.post("/agui/agent/tester/stop/t1", json={"runId": "r1"})
+            assert stopped.json()["stopped"] is True
+
+
+async def test_a_page_that_is_loaded_again_follows_a_turn_that_waits_for_a_slot(house: House) -> None:
+    def brain(request: ChatRequest) -> Reply:
+        words = str(request.messages[-1]["content"])
+        return say(words).after(faults.hang()) if words == "hold" else say(f"read {words}")
+
+    async with (
+        ScriptedProvider(brain) as provider,
+        house.worker(AGENT.clone(max_running=1)),
+        gateway(house, doors=("agui",)) as door,
+    ):
+        house.use(provider)
+        await run(door, asked("r1", user("one")))
+        await house.client.start("tester", "hold", session="other")
+        await eventually(lambda: is_running(house, "other", 1))
+        async with door.http.stream("POST", "/agui/tester", json=asked("r2", user("one"), user("two", "m2"))):
+            await slots.queued(house, "t1")
+        connect_to = asked("c", thread="t1")
+        async with door.http.stream("POST", "/agui/agent/tester/connect", json=connect_to) as page:
+            lines = page.aiter_lines()
+            told = [json.loads(line.removeprefix("data: ")) async for line in take_data(lines, 3)]
+            assert [message["content"] for message in told[-1]["messages"]] == ["one", "read one"]
+            await house.client.cancel("other")
+            rest = [json.loads(line.removeprefix("data: ")) async for line in take_data(lines)]
+        assert [event["delta"] for event in rest if event["type"] == "TEXT_MESSAGE_CONTENT"] == ["two", "read two"]
+
+
+async def take_data(lines: AsyncIterator[str], most: int = 1_000) -> AsyncIterator[str]:
+    """The next events of a stream, as many as there are or are wanted."""
+    async for line in lines:
+        if line.startswith("data: "):
+            yield line
+            most -= 1
+        if most == 0:
+            return
 
 
 async def is_running(house: House, session: str, turn: int) -> bool:

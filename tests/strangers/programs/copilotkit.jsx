@@ -1,6 +1,6 @@
 import React, { useState } from "react";
 import { createRoot } from "react-dom/client";
-import { CopilotKitProvider, CopilotChatConfigurationProvider, CopilotChat, useFrontendTool, useHumanInTheLoop, useInterrupt, useAgent, useCopilotKit } from "@copilotkit/react-core/v2";
+import { CopilotKitProvider, CopilotChatConfigurationProvider, CopilotChat, useFrontendTool, useHumanInTheLoop, useInterrupt, useAgent, useAgentContext, useCopilotKit } from "@copilotkit/react-core/v2";
 import { z } from "zod";
 
 const thread = new URLSearchParams(location.search).get("thread") || "t1";
@@ -32,6 +32,7 @@ function Decisions() {
 }
 
 function Tools() {
+  useAgentContext({ description: "The page", value: "in euros" });
   useFrontendTool({
     name: "look",
     description: "Look.",

@@ -6,15 +6,18 @@ import pytest
 from ag_ui.core import Message
 from pydantic import TypeAdapter
 
-from perdure.contracts.events import Envelope
+from perdure.contracts.events import Envelope, GenerationStart, UserMessageReceived
+from perdure.contracts.values import replace
 from perdure.gateway.doors.agui.conversations import new_words
 from perdure.gateway.doors.agui.events import run_started
+from perdure.gateway.doors.agui.framing import frame, words_of
 from perdure.gateway.doors.agui.history import HistoryFold, Transcript
 from perdure.gateway.doors.agui.requests import RunBody, read_run
 from perdure.gateway.doors.responses.events import TurnFold
 from perdure.gateway.doors.responses.objects import Item
 from perdure.gateway.doors.responses.places import item_id
 from tests.unit.gateway.agui_types import judge_run
+from tests.unit.gateway.test_agui_fold import MADE, START, made, over, required
 from tests.unit.gateway.test_responses_fold import NAMES, recorded
 
 _MESSAGES: TypeAdapter[Any] = TypeAdapter(list[Message])
@@ -133,3 +136,26 @@ def test_a_snapshot_has_every_message_of_a_recorded_session(name: str) -> None:
     starts = [event["toolCallId"] for event in told if event["type"] == "TOOL_CALL_START"]
     assert len(starts) == len(set(starts)) == len(transcript.calls)
     assert all("arguments" in call and call["arguments"] for call in transcript.calls.values())
+
+
+def test_a_snapshot_has_the_words_of_the_user_and_nothing_that_others_put_beside_them() -> None:
+    """S-83: the context of the front end, and what a hook says to the model, are no words of the user."""
+    prompt = "\n\n".join([*frame(["Be kind."], ["where: </context>", "who: me"]), "hello </context>"])
+    start = recorded("text")[0]
+    begun = start.event.model_copy(update={"prompt": prompt})
+    feedback, message = UserMessageReceived(content="go on", is_notice=True), UserMessageReceived(content="and then?")
+    events = [begun, GenerationStart(model="m", messages=1), feedback, message]
+    told = history([replace(start, seq=seq, event=event) for seq, event in enumerate(events, start=1)])
+    assert [event["delta"] for event in told if event["type"] == "TEXT_MESSAGE_CONTENT"] == [
+        "hello </context>",
+        "and then?",
+    ]
+    assert [words_of(text) for text in (prompt, "plain", *frame((), ["image"]), "<context> is a word")] == [
+        *("hello </context>", "plain", "", "<context> is a word")
+    ]
+
+
+def test_a_snapshot_has_a_result_that_came_while_the_turn_waited_for_others() -> None:
+    taken = made(START, MADE, required("c1"), required("c2"), over("c1"))
+    told = history(taken)
+    assert [event["toolCallId"] for event in told if event["type"] == "TOOL_CALL_RESULT"] == ["c1"]

@@ -12,13 +12,17 @@ from perdure.client import RequestRefusedError
 from perdure.contracts import events as log
 from perdure.contracts.budgets import Usage
 from perdure.contracts.deltas import Delta
+from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import Envelope
 from perdure.contracts.hooks import TodosChanged
-from perdure.contracts.tools import Todo
+from perdure.contracts.input_requests import Decision, Need
+from perdure.contracts.tools import MaskedCall, Todo
 from perdure.contracts.turns import StopReason
 from perdure.gateway.doors.agui.events import RunFold, arguments_of, run_started
+from perdure.gateway.doors.agui.held import Held
 from perdure.gateway.doors.agui.places import Seen, name_events
 from perdure.gateway.doors.responses.events import WireEvent
+from perdure.gateway.doors.responses.objects import Shape
 from perdure.gateway.doors.responses.places import ResponseId
 from tests.unit.gateway.agui_types import judge_run, write_report
 from tests.unit.gateway.test_responses_fold import NAMES, live_log, piece, recorded
@@ -74,6 +78,76 @@ def ended(reason: StopReason = StopReason.FINISHED, **more: Any) -> log.AgentEnd
 
 
 START = log.GenerationStart(model="m", messages=1)
+
+
+def called(*calls: str, tool: str = "look") -> log.GenerationContent:
+    """An answer that makes these calls."""
+    made_calls = [MaskedCall(call_id=call, tool=tool, arguments="{}") for call in calls]
+    return log.GenerationContent(content="", tool_calls=tuple(made_calls))
+
+
+def required(request: str, needs: Need = "result", tool: str = "look") -> log.UserInputRequired:
+    return log.UserInputRequired(request_id=request, needs=needs, tool=tool)
+
+
+def received(request: str, decision: Decision = "returned") -> log.UserInputReceived:
+    return log.UserInputReceived(
+        request_id=request, decision=decision, tool="look", at=datetime(2026, 11, 27, tzinfo=UTC)
+    )
+
+
+def over(call: str) -> log.ToolEnd:
+    return log.ToolEnd(call_id=call, tool="look", result="seven", seconds=1)
+
+
+def lost(call: str) -> log.ToolError:
+    error = ErrorDetail(code="tool.cancelled", title="look", message="another message came")
+    return log.ToolError(call_id=call, tool="look", error=error)
+
+
+MADE = called("c1", "c2")
+
+CALLS: dict[str, tuple[list[log.Event], dict[str, int], dict[str, str]]] = {
+    "a result that begins a turn, which asks for the other one": ([received("c1"), over("c1"), required("c2")], {}, {}),
+    "an answer that begins a turn": ([received("c1", "answered"), over("c1"), START], {}, {"c1": "seven"}),
+    "a call that a message has withdrawn": ([lost("c1"), START], {}, {"c1": "another message came"}),
+    "a call that was refused before it was told": ([START, MADE, lost("c1"), lost("c2")], {}, {}),
+    "a question of a tool's server": (
+        [
+            *(START, called("c3"), log.ToolStart(call_id="c3", tool="tell", arguments="{}")),
+            *(required("c3~1", "answer", "tell"), received("c3~1", "answered"), over("c3")),
+        ],
+        {"c3": 1},
+        {"c3": "seven"},
+    ),
+    "an approval that begins a turn": (
+        [received("c1", "approved"), log.ToolStart(call_id="c1", tool="look", arguments="{}"), over("c1")],
+        {},
+        {"c1": "seven"},
+    ),
+    "a result that comes late": ([START, MADE, required("c1"), required("c2"), received("c1")], {"c1": 1, "c2": 1}, {}),
+}
+
+
+@pytest.mark.parametrize(("events", "starts", "results"), CALLS.values(), ids=CALLS)
+def test_streams_tell_of_a_call_once_whatever_turn_made_it(
+    events: list[log.Event], starts: dict[str, int], results: dict[str, str]
+) -> None:
+    """S-83: arguments that are told twice are no JSON any more, and a call without a result runs for ever."""
+    fold, told = RunFold("s", 1, Shape(tools=[{"name": "look"}]), run="r"), list[dict[str, Any]]()
+    for envelope in made(*events):
+        told += [event.body for event in fold.take(envelope)]
+    told += [event.body for event in fold.settle()]
+    begun = [event["toolCallId"] for event in told if event["type"] == "TOOL_CALL_START"]
+    assert {call: begun.count(call) for call in begun} == starts
+    assert {event["toolCallId"]: event["content"] for event in told if event["type"] == "TOOL_CALL_RESULT"} == results
+
+
+def test_an_interrupt_of_a_server_names_the_call_that_asks() -> None:
+    begun = log.ToolStart(call_id="c3", tool="tell", arguments="{}")
+    (run,) = judged(made(START, called("c3"), begun, required("c3~1", "answer", "tell")))
+    (interrupt,) = run[-1]["outcome"]["interrupts"]
+    assert (interrupt["id"], interrupt["toolCallId"]) == ("c3~1", "c3")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,7 +210,7 @@ def test_a_turn_that_waits_is_a_run_for_each_wait() -> None:
 
 def test_a_call_that_the_caller_runs_is_pending() -> None:
     asked = log.UserInputRequired(request_id="c1", needs="result", tool="look", arguments='{"id": 7}')
-    (run,) = judged(made(START, asked))
+    (run,) = judged(made(START, called("c1"), asked))
     assert run[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["c1"]}
     assert [event["delta"] for event in run if event["type"] == "TOOL_CALL_ARGS"] == ['{"id": 7}']
 
@@ -171,6 +245,7 @@ def test_todos_are_the_state_and_progress_is_an_activity() -> None:
     call: Any = {"call_id": "c1", "tool": "read"}
     taken = made(
         START,
+        called("c1", tool="read"),
         log.ToolStart(**call, arguments="{}"),
         log.ToolProgress(**call, progress=3, total=10, message="pages"),
         log.ToolEnd(**call, result="done", seconds=1),
@@ -195,8 +270,9 @@ def test_a_delegate_is_a_subagent(reason: StopReason | None) -> None:
     call: Any = {"call_id": "c1", "tool": "helper", "agent": "helper", "delegate": "s.1"}
     spent: Any = {"steps": 1, "usage": Usage(), "cost_usd": Decimal(0)}
     begun = [log.DelegateStart(**call)]
-    over = [] if reason is None else [log.DelegateEnd(**call, stop_reason=reason, **spent)]
-    (run,) = judged(made(START, *begun, *over, ended(StopReason.CANCELLED if reason is None else StopReason.FINISHED)))
+    done = [] if reason is None else [log.DelegateEnd(**call, stop_reason=reason, **spent)]
+    end = ended(StopReason.CANCELLED if reason is None else StopReason.FINISHED)
+    (run,) = judged(made(START, called("c1", tool="helper"), *begun, *done, end))
     told = [event for event in run if event["type"].startswith("SUBAGENT")]
     last = "SUBAGENT_FINISHED" if reason is StopReason.FINISHED else "SUBAGENT_ERROR"
     assert kinds(told) == ["SUBAGENT_STARTED", last]
@@ -233,3 +309,25 @@ def test_no_id_of_an_event_is_refused(text: str) -> None:
     """S-83: what is no id is a mistake of the request."""
     with pytest.raises(RequestRefusedError, match="Last-Event-ID"):
         Seen.parse(text)
+
+
+def test_a_run_that_is_read_again_tells_what_the_client_does_not_have() -> None:
+    """S-83: clients append pieces to the message or the call of that id, and results to the conversation."""
+    messages: list[dict[str, Any]] = [
+        {"id": "m1", "role": "assistant", "content": "hello w"},
+        {"id": "m2", "role": "assistant", "content": "other"},
+        {"id": "c1", "role": "assistant", "toolCalls": [{"id": "c1", "function": {"arguments": '{"a": 1}'}}]},
+        {"id": "c2", "role": "assistant", "toolCalls": [{"id": "c2", "function": {"arguments": ""}}, {"id": "c3"}, 7]},
+        {"id": "result-c1", "role": "tool", "toolCallId": "c1", "content": "one"},
+    ]
+    held = Held(messages)
+    events: list[Any] = [
+        *({"type": "TEXT_MESSAGE_CONTENT", "messageId": "m1", "delta": text} for text in ("hel", "lo ", "world", "!")),
+        *({"type": "TEXT_MESSAGE_CONTENT", "messageId": "m2", "delta": text} for text in ("stored", " answer")),
+        *({"type": "TOOL_CALL_ARGS", "toolCallId": name, "delta": '{"a": 1}'} for name in ("c1", "c2", "c3")),
+        *({"type": "TOOL_CALL_RESULT", "messageId": f"result-{name}", "content": "one"} for name in ("c1", "c2")),
+        {"type": "RUN_FINISHED"},
+    ]
+    rest = [told for event in events if (told := held.rest_of(event)) is not None]
+    assert [event.get("delta") for event in rest] == ["orld", "!", "stored", " answer", *['{"a": 1}'] * 2, None, None]
+    assert [event["type"] for event in rest[-2:]] == ["TOOL_CALL_RESULT", "RUN_FINISHED"]

@@ -34,8 +34,8 @@ def test_a_new_thread_has_the_system_and_the_history_and_another_one_the_last_me
         {"id": "7", "role": "user", "content": [{"type": "text", "text": "three"}]},
     ]
     asked = read(messages=messages, context=[{"description": "where", "value": "here"}])
-    assert asked.begin() == "Be kind.\n\nwhere: here\n\nthree"
-    assert asked.say(asked.message) == "where: here\n\nthree"
+    assert asked.begin() == ("<instructions>\nBe kind.\n</instructions>\n\n<context>\nwhere: here\n</context>\n\nthree")
+    assert asked.say(asked.message) == "<context>\nwhere: here\n</context>\n\nthree"
     assert asked.history == [
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},

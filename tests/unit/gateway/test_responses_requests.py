@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from perdure.client import RequestRefusedError
 from perdure.gateway.doors import open_doors
 from perdure.gateway.doors.responses.conversations import begin
+from perdure.gateway.doors.responses.errors import write_error
 from perdure.gateway.doors.responses.replies import check_said
 from perdure.gateway.doors.responses.requests import Asked, ResponseBody, Said, read_request
-from perdure.gateway.doors.responses.routes import write_error
+from perdure.gateway.doors.responses.words import OPENAI_WORDS
 from perdure.gateway.problems import Problem, ProblemError
 from perdure.settings import Settings
 
@@ -28,7 +29,7 @@ def read(**body: Any) -> Asked:
 def begun(**body: Any) -> tuple[Any, list[Any]]:
     """The prompt and the history of the session that a request begins."""
     asked = read(**body)
-    return begin(asked.entries, asked.system)
+    return begin(asked.entries, asked.system, OPENAI_WORDS)
 
 
 def test_instructions_stand_before_the_prompt_and_messages_before_it_are_the_history() -> None:

@@ -15,7 +15,7 @@ from perdure.gateway.callers import Caller
 from perdure.gateway.doors.a2a.errors import A2AError, Reason
 from perdure.gateway.doors.a2a.events import TaskFold, is_last
 from perdure.gateway.doors.a2a.objects import Object
-from perdure.gateway.following import asks_on, drain_until, follow_news, reader_at, take_log, take_news
+from perdure.gateway.following import asks_on, drain, follow_news, reader_at, take_log, take_news, wait_until
 from perdure.gateway.hub import News
 from perdure.store.live import Feed
 
@@ -135,4 +135,4 @@ async def wait_for_client(
     seconds: float | None = None,
 ) -> None:
     """Wait until the task has ended or waits for its client, or one of these has ended, or so many seconds."""
-    await drain_until(follow(gateway, place, beyond), ends, seconds)
+    await wait_until(drain(follow(gateway, place, beyond)), ends, seconds)

@@ -18,6 +18,7 @@ from perdure.client.requests import Content, SendOptions
 from perdure.client.sessions import describe_missing_session
 from perdure.client.views import SessionView
 from perdure.contracts.errors import ReasonCode
+from perdure.contracts.events import GenerationStart, UserInputReceived
 from perdure.contracts.input_requests import Need
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, act_for, missing_as, own_session
@@ -27,9 +28,10 @@ from perdure.gateway.doors.agui.requests import Asked, RunBody, nothing_new
 from perdure.gateway.doors.responses.events import TurnFold
 from perdure.gateway.doors.responses.following import find_turn, read_turn
 from perdure.gateway.doors.responses.places import ResponseId
-from perdure.gateway.doors.responses.replies import Speaker, Words, requests_of, segment_asking, stops_at
+from perdure.gateway.doors.responses.replies import Speaker, requests_of, segment_asking, stops_at
 from perdure.gateway.doors.responses.requests import Object, Said
-from perdure.gateway.following import own_view, wait_until
+from perdure.gateway.doors.responses.words import Words
+from perdure.gateway.following import own_view, reader_at, wait_until
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.starts import Starting, start_once
 
@@ -95,7 +97,7 @@ class RunCarrier(Speaker):
     """Carries out one run of an agent."""
 
     def __init__(self, gateway: Gateway, caller: Caller, request: Request, agent: str) -> None:
-        super().__init__(gateway, caller)
+        super().__init__(gateway, caller, WORDS)
         self._request = request
         self._agent = agent
 
@@ -142,7 +144,7 @@ class RunCarrier(Speaker):
     ) -> ResponseId:
         """Give the replies to what waits, all together, and a new message with them."""
         place, fold = self._asking(thread, given)
-        left = [one for one in self.check(place, fold, given, WORDS) if one in thread.waiting]
+        left = [one for one in self.check(place, fold, given) if one in thread.waiting]
         if left and (words or not stops_at(fold, place.segment)):
             raise _lacking(thread, left)
         options: dict[str, object] = {"prompt": asked.say(words), "by": self._caller.name, "stop_for_results": True}
@@ -158,7 +160,7 @@ class RunCarrier(Speaker):
         """
         place, fold = self._asking(thread, over)
         try:
-            self.check(place, fold, over, WORDS)
+            self.check(place, fold, over)
             return await self.give(place, fold, over)
         except ProblemError as error:
             if error.status != HTTPStatus.CONFLICT:
@@ -177,7 +179,7 @@ class RunCarrier(Speaker):
         place, fold = self._asking(thread, again)
         mine = requests_of(fold, place.segment)
         return await self.say(
-            place, fold, [one for one in again if one.call_id in mine or not fold.knows_call(one.call_id)], WORDS
+            place, fold, [one for one in again if one.call_id in mine or not fold.knows_call(one.call_id)]
         )
 
     def _asking(self, thread: "_Thread", said: Sequence[Said]) -> tuple[ResponseId, TurnFold]:
@@ -306,6 +308,25 @@ def _lacking(thread: _Thread, names: Iterable[str]) -> RequestRefusedError:
         f"resume: no output found for {told}; the run waits for it. Send {', or '.join(ways)}; or decline it, by an "
         'entry of resume with the status "cancelled"'
     )
+
+
+async def went_on_as(gateway: Gateway, thread: str, turn: int, last: int) -> bool:
+    """Whether replies have begun each turn behind one, up to the last."""
+    for number in range(turn + 1, last + 1):
+        if not await _began_with_replies(gateway, thread, number):
+            return False
+    return True
+
+
+async def _began_with_replies(gateway: Gateway, thread: str, turn: int) -> bool:
+    reader = await reader_at(gateway, thread, turn)
+    while page := await reader.read():
+        for envelope in page:
+            if envelope.turn == turn and isinstance(envelope.event, UserInputReceived):
+                return True
+            if envelope.turn > turn or (envelope.turn == turn and isinstance(envelope.event, GenerationStart)):
+                return False
+    return False
 
 
 def last_turn(view: SessionView) -> int:

@@ -5,7 +5,7 @@ that one leaves out is told too: steps, todos, progress of tools and delegates.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import cast
 
@@ -14,7 +14,7 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import AnyEvent, Envelope
 from perdure.contracts.hooks import TodosChanged
-from perdure.contracts.input_requests import InputRequest
+from perdure.contracts.input_requests import InputRequest, call_id_of
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue
 from perdure.gateway.doors.responses.events import Segment, TurnFold, WireEvent
@@ -61,9 +61,10 @@ class RunFold(TurnFold):
         place: As for the other fold.
         run: The run's id.
         is_old: Whether the reader speaks a version before 1.0, whose types refuse what they do not know of an outcome.
+        known: Calls of earlier turns that the reader was told of; None if it has the conversation.
     """
 
-    def __init__(  # the run's id and the reader's version are beside what each fold takes
+    def __init__(  # what the reader is and has, beside what each fold takes
         self,
         session: str,
         turn: int,
@@ -72,14 +73,16 @@ class RunFold(TurnFold):
         *,
         run: str = "",
         is_old: bool = False,
+        known: Collection[str] | None = None,
     ) -> None:
         super().__init__(session, turn, shape, place)
-        self._run, self._is_old = run, is_old
+        self._run, self._is_old, self._known = run, is_old, known
         self._at_time: datetime | None = None
         self._open_step = ""
         self._delegates: dict[str, str] = {}
         self._requests: dict[str, InputRequest] = {}
-        self._decided: set[str] = set()
+        self._made: set[str] = set()
+        self._first_at: dict[str, int] = {}
         self._value: JsonValue = None
 
     def take(self, envelope: Envelope) -> list[WireEvent]:
@@ -92,10 +95,13 @@ class RunFold(TurnFold):
         match event:
             case log.GenerationStart():
                 self._begin_step(f"step {envelope.step}")
+            case log.GenerationContent():
+                self._made |= {call.call_id for call in event.tool_calls}
             case log.UserInputRequired():
                 self._requests[event.request_id] = event
-            case log.UserInputReceived():
-                self._decided.add(event.request_id)
+                self._note_call(event.request_id)
+            case log.ToolStart() | log.ToolEnd() | log.ToolError() | log.DelegateStart():
+                self._note_call(event.call_id)
             case log.AgentEnd():
                 self._value = event.value
             case log.DelegateEnd():
@@ -123,16 +129,27 @@ class RunFold(TurnFold):
         """Nothing: every client of this door knows interrupts."""
 
     def _close_call(self, call_id: str, tool: str, result: str | None, error: ErrorDetail | None) -> None:
+        told = len(self._out)
         super()._close_call(call_id, tool, result, error)
-        if self.needs.get(call_id) == "answer":  # a caller has the results of its own calls
-            self._tell_result(call_id, self.results[call_id])
+        if len(self._out) == told and self._is_told(call_id) and self._tells_result_of(call_id):
+            content = _result_of(call_id, result or (error.message if error is not None else ""))
+            self._tell("TOOL_CALL_RESULT", **content)
 
-    def _tell_result(self, call_id: str, content: str) -> None:
-        self._tell("TOOL_CALL_RESULT", **_result_of(call_id, content))
+    def _tells_result_of(self, call_id: str) -> bool:
+        """Whether the reader is told of the result: a caller has those of its own calls."""
+        return self.needs.get(call_id) != "result"
+
+    def _note_call(self, call_id: str) -> None:
+        """Note which event is the first that tells of a call; of one that another turn has made, none of this turn."""
+        is_earlier = self._is_of_earlier_turn(call_id_of(call_id))
+        self._first_at.setdefault(call_id, 0 if is_earlier else self.seq)
+
+    def _is_of_earlier_turn(self, call_id: str) -> bool:
+        return call_id not in self._made if self._known is None else call_id in self._known
 
     def _is_told(self, call_id: str) -> bool:
-        """Whether an earlier run has told of the call: of one that was decided, the run that asked."""
-        return call_id in self.needs or call_id in self._decided
+        """Whether an event before the last one has told of the call."""
+        return self._first_at.get(call_id, 0) < self.seq
 
     def _end(self, ending: Ending) -> None:
         waits = not ending.stop_reason and ending.status == "completed"
@@ -222,7 +239,8 @@ class RunFold(TurnFold):
                 return [{"type": "TOOL_CALL_RESULT", **_result_of(call_id, _output_of(item))}]
             case _:
                 call_id = asked_call(item)
-                return _describe_call(call_id, item) if is_begun else []
+                is_new = is_begun and call_id == call_id_of(call_id) and not self._is_told(call_id)
+                return _describe_call(call_id, item) if is_new else []
 
     def _finish(self, segment: Segment) -> Item:
         """The last event of a run."""
@@ -311,7 +329,7 @@ def _describe_interrupt(request: InputRequest) -> Item:
         "id": request.request_id,
         "reason": "tool_call" if is_approval else "input_required",
         "message": f"May {request.tool} run?" if is_approval else request.question or f"{request.tool} asks",
-        "toolCallId": request.request_id,
+        "toolCallId": call_id_of(request.request_id),
         "responseSchema": APPROVAL_SCHEMA if is_approval else answer_schema(request),
         "metadata": {"perdure": {**about, **({"expires_at": at.isoformat()} if at is not None else {})}},
     }

@@ -7,78 +7,50 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from perdure.client import EventsGoneError
 from perdure.contracts import events as log
-from perdure.contracts.deltas import Delta
-from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import AnyEvent, Envelope
 from perdure.contracts.files import FilePart
 from perdure.gateway.access import Gateway
 from perdure.gateway.doors.agui.events import RunFold
-from perdure.gateway.doors.responses.following import find_turn, shape_of
+from perdure.gateway.doors.agui.framing import words_of
+from perdure.gateway.doors.responses.events import WireEvent
+from perdure.gateway.doors.responses.following import shape_of
 from perdure.gateway.doors.responses.objects import Item, Shape
-from perdure.gateway.doors.responses.places import Place, ResponseId, item_id
-from perdure.gateway.following import reader_at, take_log
+from perdure.gateway.doors.responses.places import ResponseId, item_id
+from perdure.gateway.following import reader_at
 
 MOST_TURNS = 50
 """Turns that are told, the last ones."""
 
 
 class HistoryFold(RunFold):
-    """The events of a turn with what is the client's own: words of the user, and results of the caller's calls.
-
-    Args:
-        session: The thread's id.
-        turn: The turn's number.
-        shape: As for the other fold.
-        place: As for the other fold.
-        run: The run's id.
-        is_old: As for the other fold.
-        known: Calls of earlier turns, whose results may stand in this one.
-    """
-
-    def __init__(
-        self,
-        session: str,
-        turn: int,
-        shape: Shape | None = None,
-        place: Place | None = None,
-        *,
-        run: str = "",
-        is_old: bool = False,
-        known: Collection[str] = (),
-    ) -> None:
-        super().__init__(session, turn, shape, place, run=run, is_old=is_old)
-        self._known = known
+    """The events of a turn with what is the client's own: words of the user, and results of the caller's calls."""
 
     def _fold(self, event: AnyEvent, envelope: Envelope) -> None:
         if isinstance(event, log.AgentStart):
             self._tell_words(event.prompt, event.parts)
-        elif isinstance(event, log.UserMessageReceived):
+        elif isinstance(event, log.UserMessageReceived) and not event.is_notice:
             self._tell_words(event.content, event.parts)
         super()._fold(event, envelope)
 
     def _tell_words(self, text: str, parts: Sequence[FilePart]) -> None:
-        told = "\n\n".join([*([text] if text else []), *(f"[{part.name}]" for part in parts)])
+        words = words_of(text)
+        told = "\n\n".join([*([words] if words else []), *(f"[{part.name}]" for part in parts)])
         if told:
             message = item_id("msg", self.session, self.turn, f"user/{self.seq}")
             self._tell("TEXT_MESSAGE_START", messageId=message, role="user")
             self._tell("TEXT_MESSAGE_CONTENT", messageId=message, delta=told)
             self._tell("TEXT_MESSAGE_END", messageId=message)
 
-    def _close_call(self, call_id: str, tool: str, result: str | None, error: ErrorDetail | None) -> None:
-        super()._close_call(call_id, tool, result, error)
-        need = self.needs.get(call_id)
-        is_of_before = call_id in self._known and call_id not in self._calls and need != "answer"
-        if need == "result" or is_of_before:
-            self._tell_result(call_id, result or (error.message if error is not None else ""))
+    def _tells_result_of(self, call_id: str) -> bool:
+        return True
+
+    def _take_late(self, found: Sequence[WireEvent]) -> Sequence[WireEvent]:
+        return self._unseen(found)  # a reader of one run has its end before
 
     def describe_wait(self, requests: Iterable[str]) -> Item:
         """The outcome of a run that waits for these, of which some may have been decided."""
         return self._describe_open(requests)
-
-    def _is_told(self, call_id: str) -> bool:
-        return super()._is_told(call_id) or call_id in self._known
 
 
 @dataclass
@@ -150,52 +122,61 @@ async def read_history(
         waiting: The requests that it waits for, while nothing of it runs.
         is_old: As for the fold.
     """
-    transcript = Transcript()
-    place: ResponseId | None = None
-    for turn in range(max(1, last - MOST_TURNS + 1), last + 1):
-        view = await find_turn(gateway, ResponseId(thread, turn))
-        fold = HistoryFold(thread, turn, await shape_of(gateway, view), is_old=is_old, known=transcript.calls)
-        events = _Events(fold)
-        try:
-            if view.started_at is not None:
-                await take_log(await reader_at(gateway, thread, turn), events, turn)
-        except EventsGoneError:
-            place = None
-            continue
-        events.settle()
-        is_open = bool(fold.segments) and fold.segments[-1].ending is None
-        if turn == last and is_open and waiting:
-            transcript.add(body for _, body in events.told)
-            transcript.outcome = fold.describe_wait(waiting)
-            return transcript, None
-        over = len(fold.segments) - (turn == last)
-        transcript.add(body for segment, body in events.told if segment <= over)
-        place = ResponseId(thread, turn, max(1, over + 1))
-    return transcript, place
+    history = _History(gateway, thread, is_old=is_old)
+    reader = await reader_at(gateway, thread, max(1, last - MOST_TURNS + 1))
+    await reader.skip_swept()
+    while page := await reader.read():
+        for envelope in page:
+            if envelope.turn <= last:
+                await history.take(envelope)
+        if page[-1].turn > last:
+            break
+    history.settle()
+    transcript, fold = history.transcript, history.fold
+    if fold is None:  # no worker has opened a turn, or the events of the last one were deleted
+        return transcript, None if reader.after else ResponseId(thread, last)
+    if fold.turn < last:
+        history.end_turn(len(fold.segments))
+        return transcript, ResponseId(thread, last)
+    if waiting and fold.segments and fold.segments[-1].ending is None:
+        history.end_turn(len(fold.segments))
+        transcript.outcome = fold.describe_wait(waiting)
+        return transcript, None
+    over = max(0, len(fold.segments) - 1)
+    history.end_turn(over)
+    return transcript, ResponseId(thread, last, over + 1)
 
 
-class _Events:
-    """Keeps what a fold tells, by segments."""
+class _History:
+    """A thread's log, as it is read: its turns so far, and the fold of the one that comes last."""
 
-    def __init__(self, fold: HistoryFold) -> None:
-        self._fold = fold
-        self.told: list[tuple[int, Item]] = []
+    def __init__(self, gateway: Gateway, thread: str, *, is_old: bool) -> None:
+        self._gateway, self._thread, self._is_old = gateway, thread, is_old
+        self._shapes: dict[str, Shape] = {}
+        self._told: list[WireEvent] = []
+        self.transcript = Transcript()
+        self.fold: HistoryFold | None = None
 
-    @property
-    def seq(self) -> int:
-        return self._fold.seq
+    async def take(self, envelope: Envelope) -> None:
+        """Take an event. Those of a turn whose first one is deleted are left out."""
+        if isinstance(envelope.event, log.AgentStart):
+            self.settle()
+            self.end_turn(len(self.fold.segments) if self.fold is not None else 0)
+            known, shape = self.transcript.calls, await self._shape_of(envelope.event.definition)
+            self.fold = HistoryFold(self._thread, envelope.turn, shape, is_old=self._is_old, known=known)
+        if self.fold is not None:
+            self._told += self.fold.take(envelope)
 
-    @property
-    def is_asking(self) -> bool:
-        return self._fold.is_asking
+    def settle(self) -> None:
+        """Take it that the turn's last requests are all of their group."""
+        self._told += self.fold.settle() if self.fold is not None else ()
 
-    def take(self, envelope: Envelope) -> list[None]:
-        self.told += [(event.segment, event.body) for event in self._fold.take(envelope)]
-        return []
+    def end_turn(self, segments: int) -> None:
+        """Take what so many segments of the turn have told into the transcript."""
+        self.transcript.add(event.body for event in self._told if event.segment <= segments)
+        self._told = []
 
-    def take_delta(self, delta: Delta) -> list[None]:
-        return []
-
-    def settle(self) -> list[None]:
-        self.told += [(event.segment, event.body) for event in self._fold.settle()]
-        return []
+    async def _shape_of(self, definition: str) -> Shape:
+        if definition not in self._shapes:
+            self._shapes[definition] = await shape_of(self._gateway, definition)
+        return self._shapes[definition]

@@ -15,6 +15,7 @@ from perdure.client.requests import Content
 from perdure.contracts.caller_tools import MOST_CALLER_TOOLS, NO_ARGUMENTS, CallerTools
 from perdure.contracts.values import JsonValue
 from perdure.gateway.bodies import Body, Json
+from perdure.gateway.doors.agui.framing import frame
 from perdure.gateway.doors.prompts import join_parts
 from perdure.gateway.doors.responses.requests import Object, Said
 from perdure.gateway.problems import problem_of_mistakes
@@ -81,8 +82,8 @@ class Asked:
 
     Attributes:
         lines: The conversation, in order.
-        before: Texts that stand before a prompt: the entries of the context.
-        system: Texts of the system, which a new thread's first prompt begins with.
+        context: Entries of the context, which stand before a prompt.
+        system: Texts of the system, which stand before the first prompt of a new thread.
         history: Messages before the last one, if that is the user's, in OpenAI's chat format, for a new thread.
         resumed: Replies to interrupts.
         steers: Whether a running turn shall read the message.
@@ -90,7 +91,7 @@ class Asked:
     """
 
     lines: Sequence[Line]
-    before: Sequence[str]
+    context: Sequence[str]
     system: Sequence[str]
     history: Sequence[Object]
     tools: Sequence[Object]
@@ -112,7 +113,7 @@ class Asked:
         """
         if not self.message:
             raise nothing_new()
-        return join_parts([*self.system, *self.before], self.message, "messages")
+        return join_parts(frame(self.system, self.context), self.message, "messages")
 
     def say(self, words: Sequence[Object]) -> Content:
         """The prompt of a thread that has a conversation: new words of the user, behind the context.
@@ -120,7 +121,7 @@ class Asked:
         Raises:
             ProblemError: It is too long, or a part of it cannot be used.
         """
-        return join_parts(self.before, words, "messages") if words else ""
+        return join_parts(frame((), self.context), words, "messages") if words else ""
 
 
 def nothing_new() -> RequestRefusedError:
@@ -148,7 +149,7 @@ def read_run(body: RunBody) -> Asked:
     is_asked = bool(reader.lines) and reader.lines[-1].role == "user"
     return Asked(
         lines=reader.lines,
-        before=[_read_context(number, entry) for number, entry in enumerate(body.context or [])],
+        context=[_read_context(number, entry) for number, entry in enumerate(body.context or [])],
         system=reader.system,
         # A greeting of the front end's is nothing that a model has said to anybody.
         history=[*itertools.dropwhile(_is_not_the_users, reader.history[:-1] if is_asked else reader.history)],

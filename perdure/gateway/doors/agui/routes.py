@@ -14,6 +14,7 @@ from perdure.gateway.bodies import Router
 from perdure.gateway.doors import Door
 from perdure.gateway.doors.agui import runtime_routes
 from perdure.gateway.doors.agui.carrying import RunCarrier, own_run
+from perdure.gateway.doors.agui.held import Held
 from perdure.gateway.doors.agui.places import Seen
 from perdure.gateway.doors.agui.requests import RunBody, read_run
 from perdure.gateway.doors.agui.streams import PREFIX, Following, stream_run
@@ -34,7 +35,8 @@ async def run_agent(
 ) -> Response:
     """Start a turn, reply to one that waits, or find the same run again; then stream its events."""
     place = await RunCarrier(gateway, caller, request, agent).carry_out(read_run(body), body)
-    following = Following(place, agent, body.thread, body.run, is_old=body.version is None)
+    held = Held(body.messages)
+    following = Following(place, agent, body.thread, body.run, is_old=body.version is None, held=held)
     return await stream_run(gateway, await act_for(gateway, caller, place.session), following)
 
 

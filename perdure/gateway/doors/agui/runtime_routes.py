@@ -13,7 +13,7 @@ from perdure.client.stream import from_store
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import GatewayOf, Reader, Runner, SessionId, act_for, missing_as, own_session
 from perdure.gateway.bodies import Body, Router
-from perdure.gateway.doors.agui.carrying import last_turn, unknown_run
+from perdure.gateway.doors.agui.carrying import last_turn, unknown_run, went_on_as
 from perdure.gateway.doors.agui.history import read_history
 from perdure.gateway.doors.agui.requests import RunBody, RunName
 from perdure.gateway.doors.agui.streams import PREFIX, Following, stream_run
@@ -55,11 +55,15 @@ async def connect(
     if view is None:
         return await stream_run(gateway, caller, Following(None, agent, body.thread, body.run))
     request.state.session = body.thread
-    is_old = body.version is None
+    is_old, reader = body.version is None, await act_for(gateway, caller, body.thread)
     waiting = [one.request_id for one in view.requests] if view.state is RunState.WAITING_FOR_INPUT else []
-    transcript, place = await read_history(gateway, body.thread, last_turn(view), waiting, is_old=is_old)
+    last = last_turn(view)
+    with gateway.limits.stream(reader.tenant):
+        if view.opened is not None and await gateway.client.views.is_turn_coming(view.opened[1]):
+            last += 1
+        transcript, place = await read_history(gateway, body.thread, last, waiting, is_old=is_old)
     following = Following(place, agent, body.thread, body.run, is_old=is_old, before=transcript)
-    return await stream_run(gateway, await act_for(gateway, caller, body.thread), following)
+    return await stream_run(gateway, reader, following)
 
 
 class StopBody(Body):
@@ -77,7 +81,10 @@ async def stop(
     gateway: GatewayOf,
     body: StopBody | None = None,
 ) -> Response:
-    """Cancel the turn of a thread, and answer once it has ended; not if the run is known to be of an earlier turn."""
+    """Cancel the turn of a thread, and answer once it has ended; not if the run is known to have ended before it.
+
+    A run that replies go on with, in the next turn, is still the same for a front end.
+    """
     named = (body.runId if body is not None else None) or ""
     with missing_as(unknown_run(session, named)):
         await own_session(session, await act_for(gateway, caller, session), gateway)
@@ -85,7 +92,7 @@ async def stop(
     view = await gateway.client.session_view(session)
     turn = await gateway.client.views.turn_of_request(session, named) if named else None
     nothing = JSONResponse({"stopped": False, "message": f"thread {session!r} has no such run that goes on"})
-    if turn is not None and turn != last_turn(view):
+    if turn is not None and not await went_on_as(gateway, session, turn, last_turn(view)):
         return nothing
     number = None if view.opened is None or view.state is RunState.ENDED else last_turn(view)
     if not await cancel_turn(gateway, caller, request, session, number):

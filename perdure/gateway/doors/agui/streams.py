@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from perdure.gateway.access import Gateway
 from perdure.gateway.callers import Caller
 from perdure.gateway.doors.agui.events import RunFold, run_started
+from perdure.gateway.doors.agui.held import Held
 from perdure.gateway.doors.agui.history import HistoryFold, Transcript
 from perdure.gateway.doors.agui.places import Seen, name_events
 from perdure.gateway.doors.responses.events import TurnFold, WireEvent
@@ -32,6 +33,7 @@ class Following:
         run: The id of the run, as the client has it.
         is_old: Whether the reader speaks a version before 1.0.
         before: What the reader is to have before the run; None if it has the conversation.
+        held: What it has of the run.
     """
 
     place: ResponseId | None
@@ -40,6 +42,7 @@ class Following:
     run: str
     is_old: bool = False
     before: Transcript | None = None
+    held: Held = field(default_factory=Held)
 
     @property
     def first(self) -> list[Item]:
@@ -75,7 +78,7 @@ async def stream_run(gateway: Gateway, caller: Caller, following: Following, see
         ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feed = await stack.enter_async_context(gateway.hub.deltas.follow(place.session))
         at = None if seen is None else seen.place
-        chunks = _encode(following.first, follow(gateway, place, at, feed, following.make), seen)
+        chunks = _encode(following, follow(gateway, place, at, feed, following.make), seen)
         stream = EventStream(chunks, place="", ends=ends, closing=stack.pop_all(), farewell=_say_why)
         stream.headers["Content-Location"] = following.address
         return stream
@@ -89,14 +92,14 @@ def _answer_at_once(following: Following) -> Response:
     return Response(b"".join(_encode_event(event, "0") for event in told), media_type="text/event-stream")
 
 
-async def _encode(first: list[Item], following: AsyncGenerator[list[WireEvent], None], seen: Seen | None) -> Chunks:
+async def _encode(following: Following, events: AsyncGenerator[list[WireEvent], None], seen: Seen | None) -> Chunks:
     """The events as bytes; the first do not wait for a worker."""
     if seen is None:
-        yield b"".join(_encode_event(event, "0") for event in first), ""
-    async with aclosing(following):
-        async for found in following:
-            named = name_events(found, seen)
-            yield b"".join(_encode_event(_finish(event.body), name) for name, event in named) or PING, ""
+        yield b"".join(_encode_event(event, "0") for event in following.first), ""
+    async with aclosing(events):
+        async for found in events:
+            named = ((name, following.held.rest_of(_finish(event.body))) for name, event in name_events(found, seen))
+            yield b"".join(_encode_event(rest, name) for name, rest in named if rest is not None) or PING, ""
 
 
 def _say_why(problem: ProblemError, _: str) -> bytes:

@@ -22,6 +22,7 @@ from perdure.client.requests import Content, SendOptions
 from perdure.client.sessions import describe_missing_session
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, act_for, missing_as, own_session
+from perdure.gateway.bodies import Body
 from perdure.gateway.callers import Caller
 from perdure.gateway.doors.prompts import join_parts
 from perdure.gateway.doors.responses.conversations import (
@@ -53,7 +54,8 @@ from perdure.gateway.doors.responses.replies import (
     segment_asking,
     stops_at,
 )
-from perdure.gateway.doors.responses.requests import Asked, Entry, Object, ResponseBody, Said
+from perdure.gateway.doors.responses.requests import Asked, Entry, Object, Said
+from perdure.gateway.doors.responses.words import OPENAI_WORDS, Words
 from perdure.gateway.following import own_view
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.gateway.starts import Starting, start_once
@@ -94,15 +96,18 @@ class Carrier(Speaker):
 
     Args:
         key: Its Idempotency-Key.
+        words: Words of its protocol.
     """
 
-    def __init__(self, gateway: Gateway, caller: Caller, request: Request, key: str | None) -> None:
-        super().__init__(gateway, caller)
+    def __init__(
+        self, gateway: Gateway, caller: Caller, request: Request, key: str | None, words: Words = OPENAI_WORDS
+    ) -> None:
+        super().__init__(gateway, caller, words)
         self._request = request
         self._key = key
         self._lookup = Lookup(gateway, caller)
 
-    async def carry_out(self, asked: Asked, body: ResponseBody) -> Carried:
+    async def carry_out(self, asked: Asked, body: Body) -> Carried:
         """Do what is asked for, once; the response that comes of it.
 
         Raises:
@@ -141,10 +146,10 @@ class Carrier(Speaker):
 
     # A new session
 
-    async def _begin(self, asked: Asked, body: ResponseBody) -> Carried:
+    async def _begin(self, asked: Asked, body: Body) -> Carried:
         if asked.conversation is not None and not new_words(asked.entries):
             raise UnknownSessionError(describe_missing_session(asked.conversation))
-        prompt, history = begin(await self._lookup.resolved(asked.entries), asked.system)
+        prompt, history = begin(await self._lookup.resolved(asked.entries), asked.system, self._words)
         if asked.model is None:
             raise RequestRefusedError("model: is needed; GET /models lists the agents")
         options = {**self._options(asked), "history": history or None}
@@ -163,7 +168,7 @@ class Carrier(Speaker):
         return cast("ReplyOptions", {**options, "agent": agent, "prompt": prompt})
 
     async def _start(
-        self, ask: Ask, body: ResponseBody, refusal: RequestRefusedError | None = None, request_id: str | None = None
+        self, ask: Ask, body: Body, refusal: RequestRefusedError | None = None, request_id: str | None = None
     ) -> ResponseId:
         action, key, attempt = "respond", self._key, None  # the same action whatever has become of the session since
         if key is None and request_id is None:
@@ -189,7 +194,7 @@ class Carrier(Speaker):
 
     # A session that is there
 
-    async def _go_on(self, asked: Asked, body: ResponseBody, place: ResponseId) -> Carried:
+    async def _go_on(self, asked: Asked, body: Body, place: ResponseId) -> Carried:
         """Go on from a response.
 
         Raises:
@@ -206,9 +211,9 @@ class Carrier(Speaker):
         replies, words = live_replies(asked.entries), new_words(asked.entries)
         if replies or not words:
             if not asked.is_named and not replies and not asked.entries[-1].asks:
-                raise nothing_new(asked.entries)
+                raise nothing_new(asked.entries, self._words)
             return await self._reply(asked, body, place, replies)
-        return await self._send(asked, body, place, join_parts(asked.system, words, "input"))
+        return await self._send(asked, body, place, join_parts(asked.system, words, self._words.field))
 
     async def _check_known(self, entries: Sequence[Entry], place: ResponseId) -> None:
         """Check that the session has what is sent of the agent, beside the response's id or the session's.
@@ -237,7 +242,7 @@ class Carrier(Speaker):
             isinstance(call, dict) and fold.knows_call(str(call["id"])) for call in calls
         )
 
-    async def _send(self, asked: Asked, body: ResponseBody, previous: ResponseId, prompt: Content) -> Carried:
+    async def _send(self, asked: Asked, body: Body, previous: ResponseId, prompt: Content) -> Carried:
         ask, refusal = await self._choose(asked, previous, prompt)
         return Carried(await self._start(ask, body, refusal), applies=not isinstance(ask, Send))
 
@@ -267,7 +272,7 @@ class Carrier(Speaker):
         sent = SendOptions(by=self._caller.name, context=asked.context, stop_for_results=True)
         return Send(session=previous.session, prompt=prompt, options=sent), refusal
 
-    async def _reply(self, asked: Asked, body: ResponseBody, place: ResponseId, replies: Sequence[Entry]) -> Carried:
+    async def _reply(self, asked: Asked, body: Body, place: ResponseId, replies: Sequence[Entry]) -> Carried:
         """Say to the turn that asked what it waits for, and a message with it.
 
         Raises:
@@ -396,7 +401,7 @@ class Carrier(Speaker):
         if is_heard(words[: len(words) - len(behind)], heard):
             words = behind
         is_told = any(text.startswith("\n\n".join(asked.system)) for text, _ in heard)
-        return words, join_parts([] if is_told else asked.system, words, "input") if words else ""
+        return words, join_parts([] if is_told else asked.system, words, self._words.field) if words else ""
 
     async def _ask_turn_behind(self, asking: "_Asking") -> "_Asking":
         """See whether the turn behind has the replies, of which its log may not tell yet."""

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from perdure.client import RequestRefusedError
 from perdure.client.requests import Content
+from perdure.gateway.bodies import Json
 from perdure.gateway.doors.prompts import join_parts
 from perdure.gateway.doors.responses.places import ResponseId
 from perdure.gateway.doors.responses.requests import Entry, Object, Said
+from perdure.gateway.doors.responses.words import Words
 
 
 def last_place(entries: Sequence[Entry]) -> ResponseId | None:
@@ -85,7 +87,7 @@ def words_shown(entries: Sequence[Entry]) -> Iterator[Shown]:
             parts, replied = [], False
 
 
-def begin(entries: Sequence[Entry], system: Sequence[str]) -> tuple[Content, list[Object]]:
+def begin(entries: Sequence[Entry], system: Sequence[str], words: Words) -> tuple[Content, list[Object]]:
     """The prompt of a new session, and the history before it.
 
     Raises:
@@ -93,48 +95,57 @@ def begin(entries: Sequence[Entry], system: Sequence[str]) -> tuple[Content, lis
         ProblemError: The prompt is too long.
     """
     cut = _last(entries, lambda entry: not entry.parts) + 1
-    words = [part for entry in entries[cut:] for part in entry.parts]
-    if not words:
-        raise nothing_new(entries)
-    return join_parts(system, words, "input"), _history_of(entries[:cut])
+    parts = [part for entry in entries[cut:] for part in entry.parts]
+    if not parts:
+        raise nothing_new(entries, words)
+    return join_parts(system, parts, words.field), _history_of(entries[:cut], words)
 
 
-def nothing_new(entries: Sequence[Entry]) -> RequestRefusedError:
+def nothing_new(entries: Sequence[Entry], words: Words) -> RequestRefusedError:
     """The refusal of a conversation behind which nothing is said."""
-    kind = entries[-1].kind if entries else ""
-    return RequestRefusedError(f"input: {_NOTHING_NEW.get(kind, _NO_MESSAGE)}")
+    told = _NOTHING_NEW.get(entries[-1].kind if entries else "")
+    why = f"ends with {told} that no turn waits for; {words.instead}" if told else _NO_MESSAGE
+    return RequestRefusedError(f"{words.field}: {why}")
 
 
 _NO_MESSAGE = "has no message of the user behind all others; say what is to be done"
-_NAME_IT = "name the response that asked for it as previous_response_id"
 _NOTHING_NEW: Mapping[str, str] = {
-    "function_call_output": f"ends with the output of a call that no turn waits for; {_NAME_IT}",
-    "mcp_approval_response": f"ends with a decision that no turn waits for; {_NAME_IT}",
+    "function_call_output": "the output of a call",
+    "mcp_approval_response": "a decision",
 }
 
 
-def _history_of(entries: Sequence[Entry]) -> list[Object]:
+def _history_of(entries: Sequence[Entry], words: Words) -> list[Object]:
     ran = {entry.settles for entry in entries}
     decisions = {entry.id: entry.said for entry in entries if entry.said is not None and entry.id}
     asked = {entry.id for entry in entries if entry.kind == "mcp_approval_request"}
     history: list[Object] = []
     for entry in entries:
-        if any(part["type"] != "text" for part in entry.parts):
+        if not words.names_files and any(part["type"] != "text" for part in entry.parts):
             raise RequestRefusedError(f"{entry.at}: only the last message may have images and files")
-        told = [*entry.history, *({"role": "user", "content": part["text"]} for part in entry.parts)]
+        told = [*entry.history, *({"role": "user", "content": _text_of(part)} for part in entry.parts)]
         if entry.kind == "mcp_approval_request":
-            told = [] if entry.id in ran else _denied(entry, decisions.get(entry.id))
+            told = [] if entry.id in ran else _denied(entry, decisions.get(entry.id), words)
         elif entry.id in decisions and entry.id not in ran | asked:
-            raise RequestRefusedError(f"{entry.at}: decides about a call that is not there; {_NAME_IT}")
+            raise RequestRefusedError(f"{entry.at}: decides about a call that is not there; {words.instead}")
         for message in told:
             _add(history, message)
     return history
 
 
-def _denied(request: Entry, decision: Said | None) -> list[Object]:
+def _text_of(part: Object) -> Json:
+    """The text of a part, or of a file its name."""
+    if part["type"] == "text":
+        return part["text"]
+    file = part.get("file")
+    name = file.get("filename") if isinstance(file, dict) else None
+    return f"[{name or 'an image'}]"
+
+
+def _denied(request: Entry, decision: Said | None, words: Words) -> list[Object]:
     """A call that was not approved, with that as its result."""
     if decision is None or decision.approve:
-        raise RequestRefusedError(f"{request.at}: is a request without what came of it; {_NAME_IT}")
+        raise RequestRefusedError(f"{request.at}: is a request without what came of it; {words.instead}")
     why = f": {decision.reason}" if decision.reason else ""
     return [
         *request.history,

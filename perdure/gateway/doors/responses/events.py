@@ -24,6 +24,7 @@ from perdure.contracts.events import AnyEvent, Envelope
 from perdure.contracts.input_requests import DecidedRequest, Need
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, StopReason
 from perdure.gateway.doors.responses.objects import (
+    NEEDS,
     STATUSES,
     Ending,
     Item,
@@ -52,10 +53,6 @@ ANSWER_AT = 10
 
 CLIENTS = frozenset({"answer", "result"})
 """Needs of requests whose calls the client runs, or a person answers: their results are no item of perdure's."""
-
-
-_OUTPUTS = frozenset({"answered", "returned", "failed"})
-"""Decisions that are the output of such a call."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +200,7 @@ class TurnFold:
         is_parked = not self.segments or self.segments[-1].ending is not None
         if is_parked and isinstance(event, log.ToolEnd | log.ToolError) and self.needs.get(event.call_id) in CLIENTS:
             self._fold(event, envelope)  # what was replied before the turn asked for more, and stopped
-            return settled
+            return [*settled, *self._take_late(self._out)]
         if is_parked:
             self._begin(envelope)
         self._fold(event, envelope)
@@ -262,6 +259,9 @@ class TurnFold:
         """Those that a reader at the fold's place does not have."""
         after = self._place.seq * SPACE + self._place.at
         return [event for event in found if event.number > after]
+
+    def _take_late(self, found: Sequence[WireEvent]) -> Sequence[WireEvent]:  # behind the end of a segment
+        return ()
 
     def _is_end_of_parked(self, event: AnyEvent) -> bool:
         """Whether the turn ended as it waited, and a reply starts the next one: no response begins for that."""
@@ -322,7 +322,7 @@ class TurnFold:
                 self._close_call(event.call_id, event.tool, event.result, event.error)
             case log.ToolError():
                 self._close_call(event.call_id, event.tool, None, event.error)
-            case log.UserMessageReceived():
+            case log.UserMessageReceived() if not event.is_notice:
                 self.heard.append((event.content, len(event.parts)))
                 if self.segments[-1].inputs and not self.segments[-1].is_read:
                     self.segments[-1].words.append(event)
@@ -330,8 +330,8 @@ class TurnFold:
                 self._ask(event, envelope.at)
             case log.UserInputReceived():
                 self.segments[-1].inputs.append(event)
-                if event.decision in _OUTPUTS:  # the turn before may have asked, and this one begun with it
-                    self.needs.setdefault(event.request_id, "result")
+                if need := NEEDS.get(event.decision):  # the turn before may have asked, and this one begun with it
+                    self.needs.setdefault(event.request_id, need)
             case log.AgentEnd():
                 self._end_turn(event, envelope.at)
             case _:

@@ -1,9 +1,8 @@
 """Reading a response from the log, and following it: what is stored first, then what comes."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
 
 from perdure.client import TurnClosedError
 from perdure.client.stream import from_store
@@ -25,7 +24,7 @@ from perdure.gateway.doors.responses.objects import (
     tools_of,
 )
 from perdure.gateway.doors.responses.places import NOTE, PARKED, SPACE, Place, ResponseId, item_id
-from perdure.gateway.following import drain_until, follow_news, reader_at, take_log, take_news
+from perdure.gateway.following import follow_news, reader_at, take_log, take_news
 from perdure.gateway.hub import News
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.store.live import Feed
@@ -49,12 +48,12 @@ async def find_turn(gateway: Gateway, place: ResponseId) -> TurnView:
         return await gateway.client.turn_view(place.session, place.turn)
 
 
-async def shape_of(gateway: Gateway, view: TurnView) -> Shape:
-    """Shape of a turn's responses, before its log is read."""
-    if view.definition is None:
-        return Shape(model=view.agent or "")
+async def shape_of(gateway: Gateway, digest: str | None) -> Shape:
+    """Shape of a turn's responses, before its log is read: by the digest of its definition, if it has been opened."""
+    if digest is None:
+        return Shape()
     store = await gateway.client.store()
-    definition = await from_store(lambda: store.definition(view.definition or ""))
+    definition = await from_store(lambda: store.definition(digest))
     return Shape(
         model=definition.name,
         tools=tools_of(definition.tools),
@@ -70,7 +69,7 @@ async def read_turn(gateway: Gateway, place: ResponseId, view: TurnView) -> Turn
     Raises:
         EventsGoneError: The retention of the agent has deleted it.
     """
-    fold = TurnFold(place.session, place.turn, await shape_of(gateway, view))
+    fold = TurnFold(place.session, place.turn, await shape_of(gateway, view.definition))
     if view.started_at is None:
         return fold
     reader = await reader_at(gateway, place.session, place.turn)
@@ -168,14 +167,14 @@ async def follow(
     """
     view = await find_turn(gateway, place)
     at = after or Place()
-    fold = make(place.session, place.turn, await shape_of(gateway, view), at)
+    fold = make(place.session, place.turn, await shape_of(gateway, view.definition), at)
     reader = await reader_at(gateway, place.session, place.turn)
     async with aclosing(await follow_news(gateway, place.session, reader, feed)) as news:
         try:
             async for item in news:
                 if view.definition is None:  # no worker had opened the turn yet
                     view = await find_turn(gateway, place)
-                    fold.shape = await shape_of(gateway, view)
+                    fold.shape = await shape_of(gateway, view.definition)
                 found = await take_news(gateway, place.session, fold, item)
                 told = [event for event in found if event.segment == place.segment and not _is_told(event, at)]
                 if told or (isinstance(item, News) and not item.frames):
@@ -221,13 +220,6 @@ async def first_event(gateway: Gateway, place: ResponseId) -> WireEvent:
     )
     number = last * SPACE + EARLY
     return WireEvent(place.segment, {"type": "response.created", "sequence_number": number, "response": body})
-
-
-async def wait_for_end(
-    gateway: Gateway, place: ResponseId, ends: Sequence[Coroutine[Any, Any, object]], seconds: float | None = None
-) -> None:
-    """Wait until the response has ended, or one of these has, but no longer than so many seconds."""
-    await drain_until(follow(gateway, place), ends, seconds)
 
 
 def ask_again(fold: TurnFold, segment: int, missing: Collection[str]) -> list[WireEvent]:

@@ -8,7 +8,7 @@ from perdure.contracts.budgets import Usage
 from perdure.contracts.errors import ErrorDetail, ReasonCode
 from perdure.contracts.events import AgentStart
 from perdure.contracts.files import FilePart
-from perdure.contracts.input_requests import DecidedRequest, InputRequest
+from perdure.contracts.input_requests import DecidedRequest, InputRequest, Need
 from perdure.contracts.tools import ToolDeclaration
 from perdure.contracts.turns import StopReason
 from perdure.contracts.values import JsonValue
@@ -33,6 +33,9 @@ STATUSES: Mapping[StopReason, str] = {
     StopReason.STALLED: "failed",
 }
 """Status of a response whose turn ended so."""
+
+NEEDS: Mapping[str, Need] = {"answered": "answer", "returned": "result", "failed": "result"}
+"""Needs of calls that the client runs or a person answers, by decisions that are their outputs."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Replies to what a turn waits for: whether they fit, and giving them, for this door and for another."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from perdure.client import AnswerRequest, ApproveRequest, DenyRequest, ReplyOptions, RequestRefusedError, ResultRequest
 from perdure.client.requests import validate
@@ -13,65 +12,39 @@ from perdure.gateway.doors.responses.following import find_turn, read_turn
 from perdure.gateway.doors.responses.objects import asked_call
 from perdure.gateway.doors.responses.places import ResponseId
 from perdure.gateway.doors.responses.requests import Said
+from perdure.gateway.doors.responses.words import OPENAI_WORDS, Words
 from perdure.gateway.problems import ProblemCode, ProblemError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """A protocol's words in refusals.
-
-    Attributes:
-        field: Field of the request that replies stand in.
-        thing: Word for a segment of a turn.
-        needs: What replies to each need.
-    """
-
-    field: str
-    thing: str
-    needs: Mapping[Need, str]
-
-
-OPENAI_WORDS = Words(
-    field="input",
-    thing="response",
-    needs={
-        "approval": "an mcp_approval_response",
-        "answer": "a function_call_output",
-        "result": "a function_call_output",
-    },
-)
-
-
 class Speaker:
-    """Says to turns what they wait for, as one caller."""
+    """Says to turns what they wait for, as one caller, in the words of a protocol."""
 
-    def __init__(self, gateway: Gateway, caller: Caller) -> None:
+    def __init__(self, gateway: Gateway, caller: Caller, words: Words) -> None:
         self._gateway = gateway
         self._caller = caller
+        self._words = words
 
-    async def say(
-        self, place: ResponseId, fold: TurnFold, said: Sequence[Said], words: Words = OPENAI_WORDS
-    ) -> ResponseId:
+    async def say(self, place: ResponseId, fold: TurnFold, said: Sequence[Said]) -> ResponseId:
         """Say to a turn, read so far, all that its segment waits for; the segment that goes on behind it.
 
         Raises:
             RequestRefusedError: Something is missing, or is said that the segment does not wait for.
             ProblemError: The caller may not, or something else stands.
         """
-        if missing := self.check(place, fold, said, words):
-            raise RequestRefusedError(f"{words.field}: no output found for {', '.join(missing)}; send all at once")
+        if missing := self.check(place, fold, said):
+            raise RequestRefusedError(
+                f"{self._words.field}: no output found for {', '.join(missing)}; send all at once"
+            )
         return await self.give(place, fold, said)
 
-    def check(
-        self, place: ResponseId, fold: TurnFold, said: Sequence[Said], words: Words = OPENAI_WORDS
-    ) -> Sequence[str]:
+    def check(self, place: ResponseId, fold: TurnFold, said: Sequence[Said]) -> Sequence[str]:
         """Check what is to be said, before any of it is; the requests that are then still to be replied to.
 
         Raises:
             RequestRefusedError: Something is said that the segment does not wait for.
             ProblemError: The caller may not.
         """
-        requests = requests_of(fold, place.segment)
+        requests, words = requests_of(fold, place.segment), self._words
         if not requests:
             raise RequestRefusedError(f"{words.field}: the {words.thing} waits for nothing; send a message of the user")
         check_said(requests, said, words)

@@ -198,14 +198,14 @@ def read_request(body: ResponseBody, *, tunes: bool = False) -> Asked:
     for number, item in enumerate(items):
         at = f"input[{number}]"
         if _is_system(item):
-            system.append(_text_of(at, item.get("content")))
+            system.append(text_of(at, item.get("content")))
         else:
             entries.append(read_item(at, item))
     return Asked(
         model=body.model,
         entries=entries,
         system=[text for text in system if text],
-        tools=_read_tools(body.tools or []),
+        tools=read_tools(body.tools or []),
         context=dict(body.metadata) if body.metadata else None,
         budgets=None if body.max_tool_calls is None else Budgets(tool_calls=body.max_tool_calls),
         previous=body.previous_response_id,
@@ -231,8 +231,13 @@ _SESSION: TypeAdapter[str] = TypeAdapter(SessionName)
 _TOOLS: TypeAdapter[Any] = TypeAdapter(CallerTools)
 
 
-def _read_tools(given: Sequence[Object]) -> Sequence[Object]:
-    """The function tools, as perdure's clients send them."""
+def read_tools(given: Sequence[Object]) -> Sequence[Object]:
+    """The function tools, as perdure's clients send them.
+
+    Raises:
+        RequestRefusedError: Another tool is among them.
+        ProblemError: A function is none.
+    """
     if len(given) > MOST_CALLER_TOOLS:
         raise refusal("tools", f"there are {len(given)}, the limit is {MOST_CALLER_TOOLS}")
     read: list[Object] = []
@@ -289,7 +294,7 @@ def _read_message(at: str, item: Object) -> Entry:
         return Entry(at=at, kind="message", parts=_parts_of(at, item.get("content")), **_identity(item))
     if role != "assistant":
         raise refusal(at, "is no message: its role is user, assistant, system or developer")
-    text, told = _text_of(at, item.get("content")), _identity(item)
+    text, told = text_of(at, item.get("content")), _identity(item)
     history: list[Object] = [] if _is_note(told.get("id", "")) else [{"role": "assistant", "content": text}]
     return Entry(at=at, kind="message", history=history, **told)
 
@@ -300,7 +305,7 @@ def _is_note(name: str) -> bool:
 
 def _read_output(at: str, item: Object) -> Entry:
     wire, output = _name_of(at, item, "call_id"), item.get("output")
-    text = output if isinstance(output, str) else _text_of(f"{at}.output", output)
+    text = output if isinstance(output, str) else text_of(f"{at}.output", output)
     history: Object = {"role": "tool", "tool_call_id": call_of(wire), "content": text}
     said = Said(call_id=call_of(wire), output=text)
     return Entry(at=at, kind="function_call_output", origin=Origin.parse(wire), history=[history], said=said)
@@ -387,7 +392,7 @@ def _outcome_of(at: str, item: Object) -> str:
     if error is None:
         return output if isinstance(output, str) else "" if output is None else json.dumps(output)
     content = error.get("content") if isinstance(error, dict) else error
-    return _text_of(f"{at}.error", content) if isinstance(content, str | list) else json.dumps(error)
+    return text_of(f"{at}.error", content) if isinstance(content, str | list) else json.dumps(error)
 
 
 def _name_of(at: str, item: Object, name: str) -> str:
@@ -397,7 +402,12 @@ def _name_of(at: str, item: Object, name: str) -> str:
     return value
 
 
-def _text_of(at: str, content: JsonValue) -> str:
+def text_of(at: str, content: JsonValue) -> str:
+    """The text of a message.
+
+    Raises:
+        RequestRefusedError: It has something else.
+    """
     parts = _parts_of(at, content)
     if any(part["type"] != "text" for part in parts):
         raise refusal(at, "may have text only")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
@@ -20,6 +19,7 @@ from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors import Door
 from perdure.gateway.doors.responses import conversation_routes
 from perdure.gateway.doors.responses.carrying import Carrier, own_response
+from perdure.gateway.doors.responses.errors import CLIENT_CLOSED_REQUEST, describe_error, write_error
 from perdure.gateway.doors.responses.events import WireEvent
 from perdure.gateway.doors.responses.following import (
     ask_again,
@@ -30,25 +30,24 @@ from perdure.gateway.doors.responses.following import (
     follow,
     read_inputs,
     read_turn,
-    wait_for_end,
 )
 from perdure.gateway.doors.responses.objects import Item, describe_list
 from perdure.gateway.doors.responses.places import PATHS, Place, ResponseId
 from perdure.gateway.doors.responses.requests import ResponseBody, read_request
 from perdure.gateway.doors.responses.settings import NO_SETTINGS, Settings
-from perdure.gateway.following import cancel_turn
-from perdure.gateway.problems import Problem, ProblemCode, ProblemError, gateway_stops
+from perdure.gateway.following import cancel_turn, drain, wait_for_client
+from perdure.gateway.problems import ProblemCode, ProblemError, gateway_stops
 from perdure.gateway.sse import PING, Chunks, EventStream
 from perdure.gateway.starts import IdempotencyKey
 from perdure.store.records import RegisteredAgent
 
 router = Router(prefix=PATHS, include_in_schema=False)
 
+models_router = Router(prefix=PATHS, include_in_schema=False)
+"""Agents as models, for each door of OpenAI's."""
+
 EARLY = timedelta(seconds=1)
 """A client that streams is told its response's id after so long, if no worker has opened the turn yet."""
-
-CLIENT_CLOSED_REQUEST = 499
-"""Status of a request whose client has gone before the end: nginx's, for logs and metrics."""
 
 LAST_NUMBER = 2**53
 """Numbers that every client can hold are below."""
@@ -76,7 +75,7 @@ async def create_response(
         return await _ask_again(gateway, place, missing, stream=body.stream is True)
     if body.stream:
         return await _stream(gateway, reader, place, settings=settings)
-    if not body.background and await _wait(gateway, reader, request, place):
+    if not body.background and await wait_for_client(gateway, reader, request, lambda: drain(follow(gateway, place))):
         return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody; the job goes on, and a retry joins it
     response = await describe(gateway, place)
     if not body.background and response["status"] in _UNENDED:
@@ -180,7 +179,7 @@ async def list_input_items(
     return JSONResponse(describe_list(page, has_more=begin + limit < len(items)))
 
 
-@router.get("/models", operation_id="list_models")
+@models_router.get("/models", operation_id="list_models")
 async def list_models(_: Reader, gateway: GatewayOf) -> Response:
     """The agents that workers have registered, as models."""
     store = await gateway.client.store()
@@ -188,7 +187,7 @@ async def list_models(_: Reader, gateway: GatewayOf) -> Response:
     return JSONResponse({"object": "list", "data": models})
 
 
-@router.get("/models/{model:path}", operation_id="get_model")
+@models_router.get("/models/{model:path}", operation_id="get_model")
 async def get_model(model: Annotated[str, Path(max_length=200)], _: Reader, gateway: GatewayOf) -> Response:
     """One agent as a model."""
     store = await gateway.client.store()
@@ -203,7 +202,8 @@ def _describe_model(agent: RegisteredAgent) -> Item:
     return {"id": agent.name, "object": "model", "created": int(agent.seen_at.timestamp()), "owned_by": "perdure"}
 
 
-router.routes.extend(conversation_routes.router.routes)
+for more in (conversation_routes.router, models_router):
+    router.routes.extend(more.routes)
 
 
 async def _stream(
@@ -266,7 +266,7 @@ def say_why(problem: ProblemError, place: str) -> bytes:
 
     Clients know its code and message in either of two places, and no client takes the text before it for an answer.
     """
-    told = _describe_error(problem.status, problem.code, problem.detail)
+    told = describe_error(problem.status, problem.code, problem.detail)
     body = {**told, "type": "error", "sequence_number": int(place), "error": told}
     return b"event: error\ndata: %s\n\n" % json.dumps(body).encode()
 
@@ -277,53 +277,6 @@ def encode_event(event: WireEvent, settings: Settings = NO_SETTINGS) -> bytes:
     if isinstance(response, dict):
         body = {**body, "response": settings.told(response)}
     return b"event: %s\ndata: %s\n\n" % (str(body["type"]).encode(), json.dumps(body).encode())
-
-
-async def _wait(
-    gateway: Gateway, caller: Caller, request: Request, place: ResponseId, seconds: float | None = None
-) -> bool:
-    """Wait until the response has ended, its client has gone, or the gateway stops; whether the client has gone."""
-    has_gone = asyncio.Event()
-    with gateway.limits.stream(caller.tenant), gateway.hold(caller) as gone:
-        ends = (gateway.stopping.wait(), gone.wait(), _wait_until_gone(request, has_gone))
-        await wait_for_end(gateway, place, ends, seconds)
-    gateway.check(caller)
-    return has_gone.is_set()
-
-
-async def _wait_until_gone(request: Request, has_gone: asyncio.Event) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    has_gone.set()
-
-
-_STATUSES: Mapping[int, int] = {422: 400}
-"""Statuses of problems that OpenAI has as others."""
-
-_FINAL = frozenset({409})
-"""Statuses that OpenAI's clients retry, and that stay as they are unless the session is busy."""
-
-_FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?(?:\.[a-z_0-9]+)*): ")
-
-
-def write_error(problem: Problem, headers: Mapping[str, str] | None) -> Response:
-    """The problem in OpenAI's form; ``code`` is ours."""
-    status = _STATUSES.get(problem.status, problem.status)
-    if problem.code == ReasonCode.REQUEST_UNKNOWN_AGENT:
-        status = 404
-    error = _describe_error(status, problem.code, problem.detail)
-    more = dict(headers or {})
-    if status in _FINAL and problem.code != ProblemCode.SESSION_BUSY:
-        more["x-should-retry"] = "false"
-    return JSONResponse({"error": error}, status, headers=more)
-
-
-def _describe_error(status: int, code: str, detail: str) -> Item:
-    kinds = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    named = _FIELD.match(detail)
-    param = named[1] if named is not None and status == 400 else None
-    return {"message": detail, "type": kind, "param": param, "code": str(code)}
 
 
 DOOR = Door(prefix=f"{PATHS}/", router=router, form=write_error)

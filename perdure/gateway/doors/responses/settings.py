@@ -84,7 +84,7 @@ def read_settings(fields: Mapping[str, Json], *, tunes: bool) -> Settings:
     Raises:
         RequestRefusedError: One cannot be done; the text begins with the field.
     """
-    _refuse_others(fields)
+    refuse_given(fields, _REFUSED)
     _refuse_other_types(fields)
     params, left_alone = _read_params(fields, tunes=tunes)
     if fields.get("parallel_tool_calls") is False:
@@ -119,8 +119,13 @@ _REFUSED: Mapping[str, tuple[JsonValue, str]] = {
 """Fields that this door cannot do, with the one value beside null that asks for nothing."""
 
 
-def _refuse_others(fields: Mapping[str, Json]) -> None:
-    for name, (nothing, instead) in _REFUSED.items():
+def refuse_given(fields: Mapping[str, Json], refused: Mapping[str, tuple[JsonValue, str]]) -> None:
+    """Refuse fields that a door cannot do, unless they have the one value beside null that asks for nothing.
+
+    Raises:
+        RequestRefusedError: One has another; the text says what to do instead.
+    """
+    for name, (nothing, instead) in refused.items():
         value = fields.get(name)
         if value is not None and value != nothing:
             raise refusal(name, f"this door cannot do that; {instead}")
