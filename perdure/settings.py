@@ -295,11 +295,16 @@ class Settings(BaseSettings):
     )
     doors: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
-        description="Protocols of others, with commas: responses, agui, a2a at the gateway, nexus at workers",
+        description="Protocols of others, with commas: responses, chat, agui, a2a at the gateway, nexus at workers",
     )
-    a2a_url: str = Field(default="", description="Address of the gateway in cards of A2A; empty: the request's")
+    gateway_url: str = Field(
+        default="", description="Address of the gateway, in links and cards of A2A; empty: the request's"
+    )
+    chat_calls: Literal["reasoning", "text", "none"] = Field(
+        default="reasoning", description="Where chat completions tell calls that perdure runs"
+    )
     a2a_signing_key: str = Field(
-        default="", repr=False, description="Private key that signs cards of A2A, as PEM; needs PERDURE_A2A_URL"
+        default="", repr=False, description="Private key that signs cards of A2A, as PEM; needs PERDURE_GATEWAY_URL"
     )
     a2a_signing_key_file: Path | None = Field(default=None, description="File of the same key, instead of the variable")
     encryption_keys: str = Field(
@@ -385,7 +390,7 @@ class Settings(BaseSettings):
                 raise ValueError(msg)
         return value
 
-    @field_validator("a2a_url")
+    @field_validator("gateway_url")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
         if value and not _ADDRESS.fullmatch(value):

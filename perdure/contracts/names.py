@@ -20,7 +20,7 @@ SWEEP = "SweepRetention"
 NEXUS_DOOR = "nexus"
 """The door of a worker, for workflows of other namespaces."""
 
-DOORS = ("a2a", "agui", "responses", NEXUS_DOOR)
+DOORS = ("a2a", "agui", "chat", "responses", NEXUS_DOOR)
 """The doors that ``PERDURE_DOORS`` may name; those of the gateway have the names of its modules."""
 
 NEXUS_SERVICE = "perdure"

@@ -448,6 +448,7 @@ async def test_no_route_tells_or_changes_anything_of_another_tenant(house: House
 AT_DOORS: Mapping[str, Mapping[str, Any]] = {
     "create_response": {"model": "tester", "input": "x"},
     "create_conversation": {},
+    "create_chat_completion": {"model": "tester", "messages": [{"role": "user", "content": "x"}]},
     "run_agent": {"runId": "r2", "messages": [{"id": "m1", "role": "user", "content": "x"}]},
     "call_a2a_method": {"jsonrpc": "2.0", "id": 1},
     "send_a2a_message": {},
@@ -460,6 +461,7 @@ AT_DOORS: Mapping[str, Mapping[str, Any]] = {
 PLACES_AT_DOORS: Mapping[str, frozenset[str]] = {
     "responses": frozenset({"response", "session", "previous_response_id", "conversation"}),
     "a2a": frozenset({"task"}),
+    "chat": frozenset(),
     "agui": frozenset({"session", "run"}),
 }
 """What may be of another tenant there, by door; a model is an agent of the fleet."""
@@ -491,6 +493,7 @@ def places_at_doors(name: str) -> Iterator[tuple[str, str, str]]:
 
 def test_the_tables_have_every_door_of_the_gateway() -> None:
     assert PLACES_AT_DOORS.keys() == DOORS.keys()
+    assert not [*places_at_doors("chat")]  # ids of calls alone, in messages: see the tests of the door
 
 
 async def test_no_route_of_a_door_tells_or_changes_anything_of_another_tenant(house: House) -> None:

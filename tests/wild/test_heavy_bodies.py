@@ -60,6 +60,7 @@ def test_every_route_with_a_body_reads_it_in_the_one_way_and_the_small_ones_are_
     assert {path for path, limit in found.items() if limit is None} == {
         *large,
         *("/codec/decode", "/codec/encode", "/openai/v1/responses", "/agui/{agent}"),
+        "/openai/v1/chat/completions",
         *("/agui/agent/{agent}/run", "/agui/agent/{agent}/connect"),
         *("/a2a/{agent}", "/a2a/{agent}/", "/a2a/{agent}/message:send", "/a2a/{agent}/message:stream"),
     }

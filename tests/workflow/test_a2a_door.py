@@ -340,7 +340,7 @@ async def test_a_signed_card_vouches_for_the_address_of_the_settings(house: Hous
     """S-83: not for one that whoever asks may choose; and a gateway with a key that cannot sign does not start."""
     key = ec.generate_private_key(ec.SECP256R1())
     lines, tokens = token_lines(ann=("acme", "read"))
-    known: dict[str, Any] = {"doors": ("a2a",), "gateway_tokens": lines, "a2a_url": "https://agents.example.com"}
+    known: dict[str, Any] = {"doors": ("a2a",), "gateway_tokens": lines, "gateway_url": "https://agents.example.com"}
     async with (
         house.worker(AGENT),
         gateway(house, a2a_signing_key=pem_of(key), **known) as door,

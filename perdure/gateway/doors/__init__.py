@@ -17,6 +17,7 @@ from perdure.settings import Settings
 DOORS: Mapping[str, str] = {
     "a2a": "perdure.gateway.doors.a2a.routes",
     "agui": "perdure.gateway.doors.agui.routes",
+    "chat": "perdure.gateway.doors.chat.routes",
     "responses": "perdure.gateway.doors.responses.routes",
 }
 """The modules of the doors by their names; each has its ``DOOR``."""

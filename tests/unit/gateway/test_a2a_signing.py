@@ -97,7 +97,7 @@ def test_a_key_that_cannot_sign_is_refused_by_name(tmp_path: Path) -> None:
     file.write_text(good)
     assert load_signer(Settings()) is None
     url = "https://agents.example.com"
-    signer = load_signer(Settings(a2a_signing_key_file=file, a2a_url=url))
+    signer = load_signer(Settings(a2a_signing_key_file=file, gateway_url=url))
     assert signer is not None
     assert signer.key_id == make_signer(good, "X").key_id
     for odd, said in (
@@ -106,11 +106,11 @@ def test_a_key_that_cannot_sign_is_refused_by_name(tmp_path: Path) -> None:
         (pem_of(ec.generate_private_key(ec.SECP384R1())), "no key of P-256"),
     ):
         with pytest.raises(SettingsError, match=said) as refused:
-            load_signer(Settings(a2a_signing_key=odd, a2a_url=url))
+            load_signer(Settings(a2a_signing_key=odd, gateway_url=url))
         assert odd[30:60] not in str(refused.value) or len(odd) < 30
-    with pytest.raises(SettingsError, match="PERDURE_A2A_URL"):
+    with pytest.raises(SettingsError, match="PERDURE_GATEWAY_URL"):
         load_signer(Settings(a2a_signing_key=good))
     with pytest.raises(SettingsError, match=r"PERDURE_A2A_SIGNING_KEY_FILE=.*cannot be read"):
-        load_signer(Settings(a2a_signing_key_file=tmp_path / "none", a2a_url=url))
+        load_signer(Settings(a2a_signing_key_file=tmp_path / "none", gateway_url=url))
     with pytest.raises(ValueError, match="is no address"):
-        Settings(a2a_url="agents.example.com")
+        Settings(gateway_url="agents.example.com")

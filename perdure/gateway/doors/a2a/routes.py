@@ -165,7 +165,7 @@ async def get_agent_card(agent: AgentPath, caller: Sender, request: Request, gat
         raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
     definition = await find_agent(gateway, agent)
     settings = gateway.client.settings
-    url = f"{settings.a2a_url or str(request.base_url).rstrip('/')}{PREFIX}/{agent}"
+    url = f"{settings.gateway_url or str(request.base_url).rstrip('/')}{PREFIX}/{agent}"
     card = describe_agent(definition, url, needs_token=gateway.tokens is not None)
     signer = load_signer(settings)
     if signer is not None:

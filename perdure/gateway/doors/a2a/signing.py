@@ -54,8 +54,8 @@ def load_signer(settings: Settings) -> Signer | None:
     path, text = settings.a2a_signing_key_file, settings.a2a_signing_key
     if path is None and not text.strip():
         return None
-    if not settings.a2a_url:  # else whoever asks for a card could choose the address that is signed
-        raise SettingsError("a key that signs cards needs the address to vouch for; set PERDURE_A2A_URL")
+    if not settings.gateway_url:  # else whoever asks for a card could choose the address that is signed
+        raise SettingsError("a key that signs cards needs the address to vouch for; set PERDURE_GATEWAY_URL")
     return _load(path, text)
 
 

@@ -40,8 +40,8 @@ from perdure.gateway.doors.responses.lookup import EditedError, Lookup
 from perdure.gateway.doors.responses.objects import texts_of
 from perdure.gateway.doors.responses.places import ResponseId
 from perdure.gateway.doors.responses.refusals import (
+    WaitsError,
     lacking,
-    no_output,
     refuse_beside,
     refuse_others,
     refuse_unknown_choice,
@@ -207,7 +207,8 @@ class Carrier(Speaker):
         if asked.conversation is not None:
             asked = replace(asked, entries=await self._lookup.without_known(asked.entries, place))
         if not asked.is_named:
-            place = await self._lookup.followed(unnamed_behind(asked.entries), place)
+            behind, is_lenient = unnamed_behind(asked.entries), self._words.is_lenient
+            place = await self._lookup.followed(behind, place, is_lenient=is_lenient)
         replies, words = live_replies(asked.entries), new_words(asked.entries)
         if replies or not words:
             if not asked.is_named and not replies and not asked.entries[-1].asks:
@@ -312,7 +313,7 @@ class Carrier(Speaker):
             late = await self._expired(place.session)
             missing = [name for name in missing if name not in late]
         if missing and (prompt or not said):
-            raise no_output(place.session, place.turn, {name: fold.needs[name] for name in missing})
+            raise WaitsError(place.session, place.turn, {name: fold.needs[name] for name in missing})
         try:
             after = await self.give(place, fold, said, options)
         except ProblemError as error:

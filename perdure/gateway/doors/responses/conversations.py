@@ -121,7 +121,7 @@ def _history_of(entries: Sequence[Entry], words: Words) -> list[Object]:
     asked = {entry.id for entry in entries if entry.kind == "mcp_approval_request"}
     history: list[Object] = []
     for entry in entries:
-        if not words.names_files and any(part["type"] != "text" for part in entry.parts):
+        if not words.is_lenient and any(part["type"] != "text" for part in entry.parts):
             raise RequestRefusedError(f"{entry.at}: only the last message may have images and files")
         told = [*entry.history, *({"role": "user", "content": _text_of(part)} for part in entry.parts)]
         if entry.kind == "mcp_approval_request":
@@ -130,6 +130,8 @@ def _history_of(entries: Sequence[Entry], words: Words) -> list[Object]:
             raise RequestRefusedError(f"{entry.at}: decides about a call that is not there; {words.instead}")
         for message in told:
             _add(history, message)
+    if words.is_lenient and history and history[0]["role"] != "user":
+        history.insert(0, {"role": "user", "content": "[what was said before is left out]"})
     return history
 
 

@@ -90,8 +90,13 @@ class Lookup:
                 return one.at
         return None
 
-    async def followed(self, entries: Sequence[Entry], place: ResponseId) -> ResponseId:
+    async def followed(self, entries: Sequence[Entry], place: ResponseId, *, is_lenient: bool = False) -> ResponseId:
         """The turn that a conversation has come to, whose items behind those of this turn have no ids.
+
+        Args:
+            entries: The items behind.
+            place: The turn.
+            is_lenient: Whether answers may be shown in other words, and so may what is told while a turn waits.
 
         Raises:
             EditedError: The session has said something else, or heard something else.
@@ -107,6 +112,9 @@ class Lookup:
                 continue
             before = views.get(turn)
             replied = before is not None and before.result is not None and before.result.requests != ()
+            if is_lenient and before is not None and before.result is None:  # it is told once more that the turn waits
+                words = []
+                continue
             if words or replied:  # replies to a turn that stopped for them begin the next one
                 turn += 1
             view = views.get(turn)
@@ -115,7 +123,11 @@ class Lookup:
             if replied and view is not None:
                 heard = (await self.turn(place.session, turn)).heard
             is_heard_there = not words or is_heard(words, heard)
-            if not is_heard_there or result is None or not _is_output(result, entry):
+            while result is not None and result.requests and not result.output and turn + 1 in views:
+                turn += 1  # it began with a part of the replies, and has asked for the others once more
+                result = views[turn].result
+            is_said = is_lenient or (result is not None and _is_output(result, entry))
+            if not is_heard_there or not is_said:
                 raise EditedError(entry.at)
             words = []
         return ResponseId(place.session, turn)

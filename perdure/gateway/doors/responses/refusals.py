@@ -60,17 +60,24 @@ def lacking(view: SessionView, needs: AbstractSet[Need]) -> RequestRefusedError 
     found = [one for one in view.requests if one.needs in needs and (one.expires_at is None or one.expires_at > now)]
     if not found:
         return None
-    return no_output(found[0].session, found[0].turn, {one.request_id: one.needs for one in found})
+    return WaitsError(found[0].session, found[0].turn, {one.request_id: one.needs for one in found})
 
 
-def no_output(session: str, turn: int, needs: Mapping[str, Need]) -> RequestRefusedError:
-    """The refusal of a message while a turn waits, with the ids that its client has."""
-    missing = [
-        f"decision found for {APPROVAL}{wire}" if need == "approval" else f"output found for {wire}"
-        for name, need in needs.items()
-        if (wire := wire_call(session, turn, name))
-    ]
-    return RequestRefusedError(f"input: no {', no '.join(missing)}; the turn waits for it, so send it before a message")
+class WaitsError(RequestRefusedError):
+    """A message came while a turn waits; the text has the ids that its client has.
+
+    Attributes:
+        needs: What is waited for, by the ids of the calls.
+    """
+
+    def __init__(self, session: str, turn: int, needs: Mapping[str, Need]) -> None:
+        missing = [
+            f"decision found for {APPROVAL}{wire}" if need == "approval" else f"output found for {wire}"
+            for name, need in needs.items()
+            if (wire := wire_call(session, turn, name))
+        ]
+        super().__init__(f"input: no {', no '.join(missing)}; the turn waits for it, so send it before a message")
+        self.session, self.turn, self.needs = session, turn, needs
 
 
 def refuse_beside(why: str, **fields: object) -> RequestRefusedError | None:

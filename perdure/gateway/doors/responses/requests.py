@@ -420,7 +420,7 @@ def _parts_of(at: str, content: JsonValue) -> list[Object]:
         return [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list):
         raise refusal(at, "its content is a text, or a list of parts")
-    return [_read_part(at, part) for part in content]
+    return [part for part in (_read_part(at, part) for part in content) if part.get("text") != ""]
 
 
 def _read_part(at: str, part: JsonValue) -> Object:

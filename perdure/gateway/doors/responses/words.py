@@ -15,14 +15,15 @@ class Words:
         thing: Word for a segment of a turn.
         needs: What replies to each need.
         instead: What to do with a reply that nothing waits for.
-        names_files: Whether images and files of earlier messages stand in a history, by their names.
+        is_lenient: Whether conversations may be shown in other words than turns have said them, and histories as no
+            provider takes them, which are made to fit.
     """
 
     field: str
     thing: str
     needs: Mapping[Need, str]
     instead: str = "send a message of the user"
-    names_files: bool = False
+    is_lenient: bool = False
 
 
 OPENAI_WORDS = Words(

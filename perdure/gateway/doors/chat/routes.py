@@ -1,0 +1,144 @@
+"""The routes of this door. A completion is a response of the other door, told in the words of this protocol."""
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from perdure.gateway.access import Gateway, GatewayOf, Reader, Starter, act_for
+from perdure.gateway.bodies import Router
+from perdure.gateway.callers import Caller, Scope
+from perdure.gateway.doors import Door
+from perdure.gateway.doors.chat.chunks import Chunks
+from perdure.gateway.doors.chat.requests import WORDS, ChatBody, in_our_names, read_chat
+from perdure.gateway.doors.responses.carrying import Carried, Carrier
+from perdure.gateway.doors.responses.errors import CLIENT_CLOSED_REQUEST, describe_error, write_error
+from perdure.gateway.doors.responses.events import WireEvent
+from perdure.gateway.doors.responses.following import ask_again, find_turn, follow, read_turn
+from perdure.gateway.doors.responses.objects import Item
+from perdure.gateway.doors.responses.places import PATHS, ResponseId
+from perdure.gateway.doors.responses.refusals import WaitsError
+from perdure.gateway.doors.responses.replies import last_asking
+from perdure.gateway.doors.responses.routes import models_router
+from perdure.gateway.following import wait_for_client
+from perdure.gateway.problems import ProblemError, gateway_stops
+from perdure.gateway.sse import PING, EventStream
+from perdure.gateway.sse import Chunks as Bytes
+from perdure.gateway.starts import IdempotencyKey
+from perdure.store.live import Feed
+
+router = Router(prefix=PATHS, include_in_schema=False)
+
+
+@router.post("/chat/completions", operation_id="create_chat_completion")
+async def create_chat_completion(
+    caller: Starter,
+    _: Reader,
+    request: Request,
+    body: ChatBody,
+    gateway: GatewayOf,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Start a turn, or give one the results that it waits for; then stream its completion, or wait for it."""
+    asked = read_chat(body, tunes=caller.may(Scope.TUNE))
+    with in_our_names():
+        try:
+            carried = await Carrier(gateway, caller, request, idempotency_key, WORDS).carry_out(asked, body)
+        except WaitsError as waits:
+            if "result" in waits.needs.values():
+                raise
+            carried = await _find_asking(gateway, waits)  # people read a chat: they are asked once more
+    settings = asked.settings if carried.applies else asked.settings.unapplied
+    place, base = carried.place, gateway.client.settings.gateway_url or str(request.base_url).rstrip("/")
+    chunks = Chunks(
+        place=place,
+        model=body.model,
+        created=int(time.time()),
+        shows=gateway.client.settings.chat_calls,
+        link=f"{base}/ui/sessions/{place.session}",
+        left_alone=settings.left_alone,
+    )
+    reader = await act_for(gateway, caller, place.session)
+    if body.stream:
+        return await _stream(gateway, reader, carried, chunks, tells_usage=body.tells_usage)
+    told: list[Item] = []
+    if await wait_for_client(gateway, reader, request, lambda: _collect(gateway, carried, chunks, told)):
+        return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody; the job goes on, and a retry joins it
+    if chunks.usage is None:
+        raise gateway_stops(f"the job {place.session}", "send the same request again, which joins it")
+    return JSONResponse(chunks.whole(told))
+
+
+async def _find_asking(gateway: Gateway, waits: WaitsError) -> Carried:
+    """The segment that asked for what a turn waits for."""
+    place = ResponseId(waits.session, waits.turn)
+    fold = await read_turn(gateway, place, await find_turn(gateway, place))
+    return Carried(replace(place, segment=last_asking(fold)), [*waits.needs], applies=False)
+
+
+async def _events_of(
+    gateway: Gateway, carried: Carried, chunks: Chunks, feed: Feed | None
+) -> AsyncGenerator[list[WireEvent], None]:
+    """The stream events of what came of the request, with pieces of answers if there is a feed of them."""
+    place = carried.place
+    if carried.missing:  # it has ended, and waits on: not all of its calls were replied to
+        chunks.fold = await read_turn(gateway, place, await find_turn(gateway, place))
+        yield ask_again(chunks.fold, place.segment, carried.missing)
+        return
+    async with aclosing(follow(gateway, place, None, feed, chunks.make)) as events:
+        async for found in events:
+            yield found
+
+
+async def _collect(gateway: Gateway, carried: Carried, chunks: Chunks, told: list[Item]) -> None:
+    async with aclosing(_events_of(gateway, carried, chunks, None)) as events:
+        async for found in events:
+            for event in found:
+                told += chunks.take(event)
+
+
+async def _stream(gateway: Gateway, caller: Caller, carried: Carried, chunks: Chunks, *, tells_usage: bool) -> Response:
+    """The stream of a completion.
+
+    Raises:
+        ProblemError: The tenant has too many streams.
+    """
+    async with AsyncExitStack() as stack:
+        stack.enter_context(gateway.limits.stream(caller.tenant))
+        ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
+        feed = await stack.enter_async_context(gateway.hub.deltas.follow(carried.place.session))
+        encoded = _encode(_events_of(gateway, carried, chunks, feed), chunks, tells_usage=tells_usage)
+        return EventStream(encoded, place="", ends=ends, closing=stack.pop_all(), farewell=say_why)
+
+
+async def _encode(events: AsyncGenerator[list[WireEvent], None], chunks: Chunks, *, tells_usage: bool) -> Bytes:
+    """The chunks as bytes; the first comes at once, also where no worker has opened the turn."""
+    more: Item = {"usage": None} if tells_usage else {}
+    yield encode_chunk({**chunks.begin(), **more}), ""
+    async with aclosing(events):
+        async for found in events:
+            told = [chunk for event in found for chunk in chunks.take(event)]
+            if told or not found:
+                yield b"".join(encode_chunk({**chunk, **more}) for chunk in told) or PING, ""
+    if tells_usage:
+        yield encode_chunk(chunks.usage_chunk()), ""
+    yield b"data: [DONE]\n\n", ""
+
+
+def encode_chunk(chunk: Item) -> bytes:
+    """A chunk as the stream has it."""
+    return b"data: %s\n\n" % json.dumps(chunk).encode()
+
+
+def say_why(problem: ProblemError, _: str) -> bytes:
+    """The end of a stream whose completion is none: no client takes the text before it for an answer."""
+    return encode_chunk({"error": describe_error(problem.status, problem.code, problem.detail)})
+
+
+router.routes.extend(models_router.routes)
+
+DOOR = Door(prefix=f"{PATHS}/", router=router, form=write_error)
