@@ -83,6 +83,7 @@ ENCRYPTION_KEYS = "PERDURE_ENCRYPTION_KEYS"
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]*[A-Za-z0-9\]]")
 
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _ADDRESS = re.compile(rf"{_ORIGIN.pattern}(?:/[^\s?#]*)?")
 
 _URL_SAFE, _STANDARD = str.maketrans("+/", "-_"), str.maketrans("-_", "+/")
@@ -303,6 +304,24 @@ class Settings(BaseSettings):
     chat_calls: Literal["reasoning", "text", "none"] = Field(
         default="reasoning", description="Where chat completions tell calls that perdure runs"
     )
+    chat_conversation_header: str = Field(
+        default="", description="Header in which a front end sends the id of its conversation, which is a session then"
+    )
+    chat_person_header: str = Field(
+        default="", description="Header in which a front end says for whom it asks; a claim of its own, and no login"
+    )
+    chat_task_header: str = Field(
+        default="", description="Header in which a front end says what it asks beside a chat, such as a title"
+    )
+    chat_task_agent: str = Field(
+        default="", description="Agent that answers what is asked beside a chat; empty: such requests are refused"
+    )
+    chat_decisions: Literal["page", "words"] = Field(
+        default="page", description="Where people approve and answer: at the gateway's page, or also by words of a chat"
+    )
+    chat_closed: Literal["continue", "cancel"] = Field(
+        default="continue", description="Fate of a turn whose client closes its connection before the end"
+    )
     a2a_signing_key: str = Field(
         default="", repr=False, description="Private key that signs cards of A2A, as PEM; needs PERDURE_GATEWAY_URL"
     )
@@ -388,6 +407,14 @@ class Settings(BaseSettings):
             if not _ORIGIN.fullmatch(origin):
                 msg = f"{origin!r} is no origin; write https://host or http://host:port, without a path and without *"
                 raise ValueError(msg)
+        return value
+
+    @field_validator("chat_conversation_header", "chat_person_header", "chat_task_header")
+    @classmethod
+    def _is_a_header(cls, value: str) -> str:
+        if value and not _HEADER.fullmatch(value):
+            msg = f"{value!r} is no name of a header; write one such as X-OpenWebUI-Chat-Id"
+            raise ValueError(msg)
         return value
 
     @field_validator("gateway_url")

@@ -38,12 +38,13 @@ class Send:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """A turn that goes on from the end of an idle session, or from a step of it."""
+    """A turn that goes on from the end of an idle session, or from a step of it; of its agent, if none is named."""
 
     session: str
     prompt: Content = ""
     at: int | None = None
     turn: int | None = None
+    agent: str | None = None
     options: ResumeOptions = field(default_factory=ResumeOptions)
 
 
@@ -90,7 +91,7 @@ async def carry_out(sessions: Sessions, ask: Ask, admitted: Fresh | None = None)
             )
         case Resume():
             origin = validate(ResumeFrom, {"turn": ask.turn, "step": ask.at})
-            return await _go_on(sessions, ask, ask.session, origin, admitted)
+            return await _go_on(sessions, ask, ask.session, origin, admitted, ask.agent)
         case Fork():
             if ask.into == ask.session:
                 msg = f"session {ask.session!r} cannot be forked into itself; resume it there, or name another id"
@@ -122,10 +123,17 @@ async def _start(sessions: Sessions, ask: Start, admitted: Fresh | None) -> Turn
     return await sessions.start(session, request, files, priority, is_claimed=admitted is not None, tenant=known)
 
 
-async def _go_on(sessions: Sessions, ask: Resume | Fork, into: str, origin: ResumeFrom, admitted: Fresh | None) -> Turn:
+async def _go_on(
+    sessions: Sessions,
+    ask: Resume | Fork,
+    into: str,
+    origin: ResumeFrom,
+    admitted: Fresh | None,
+    agent: str | None = None,
+) -> Turn:
     """Start a turn of the session ``into`` that goes on from a step of the session that is named."""
     text, files = await read_content(ask.prompt)
-    request = turn_request(into, {"resume_from": origin, "prompt": text, **ask.options})
+    request = turn_request(into, {"agent": agent, "resume_from": origin, "prompt": text, **ask.options})
     if admitted is None or not admitted.is_stored:
         await sessions.check_known(ask.session)
     priority, known = ask.options.get("priority"), _tenant_of(admitted)

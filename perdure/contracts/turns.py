@@ -113,7 +113,6 @@ _RESUMED: tuple[str, LiteralString, LiteralString] = (
 _UNREAD: LiteralString = "takes no images and files, because no model reads the prompt; leave them out"
 
 _APART: Mapping[str, Sequence[tuple[str, LiteralString, LiteralString]]] = {
-    "history": [_RESUMED],
     "replies": [("definition", "replied", _THAT_ASKED), ("history", "replied", _THAT_ASKED), _RESUMED],
     # The workflow reads the prompt beside replies, and has no store to put files into.
     "files": [("replies", "replied", "come with a message of their own, not beside replies; send them afterwards")],
@@ -130,8 +129,8 @@ class TurnRequest(Wishes):
         agent: The agent's name; None is the agent of the session's last turn, or of the turn that is resumed from.
         definition: An agent of the request's own, as an object with the fields of ``Agent``; tools and MCP servers are
             named as the worker has them. Only a worker that allows it takes one. Later turns of the session keep it.
-        history: A conversation in OpenAI's chat format with which a new session begins; its system prompt, if it has
-            one, is left out, because the agent has its own.
+        history: A conversation in OpenAI's chat format with which a new session begins, or one that resumes from its
+            own turn 0; its system prompt, if it has one, is left out, because the agent has its own.
         resume_from: The checkpoint to go on from, of this session or of another. Without a prompt nothing is added to
             the conversation, which then has to end with something that a model can answer.
         parts: The images and files that come with the prompt; perdure's client has put them into the store.
@@ -208,6 +207,15 @@ class TurnRequest(Wishes):
             kind, message = "unprompted", "need a prompt that says what is to be done with them"
             raise PydanticCustomError(kind, message)
         return files
+
+    @field_validator("history")
+    @classmethod
+    def _begins_a_conversation(cls, history: T, others: ValidationInfo) -> T:
+        origin = others.data.get("resume_from")
+        if history and origin is not None and origin != ResumeFrom(turn=0):
+            kind, message = "resumed", "begins a conversation: beside resume_from, that is turn 0 of the session itself"
+            raise PydanticCustomError(kind, message)
+        return history
 
     @field_validator(*_APART)
     @classmethod

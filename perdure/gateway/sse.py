@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from http import HTTPStatus
@@ -98,6 +98,7 @@ class EventStream(Response):
         ends: Mapping[asyncio.Event, ProblemError],
         closing: AsyncExitStack | None = None,
         farewell: Farewell = say_dropped,
+        leave: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Prepare the response.
 
@@ -107,6 +108,7 @@ class EventStream(Response):
             ends: Each of them ends the stream when it is set, for this reason.
             closing: Closed at the end.
             farewell: Writes the reason. With our own, browsers are told when to come again.
+            leave: Called once the reader has gone before the end.
         """
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
@@ -115,6 +117,7 @@ class EventStream(Response):
         self._ends = ends
         self._closing = closing or AsyncExitStack()
         self._farewell = farewell
+        self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -127,6 +130,8 @@ class EventStream(Response):
             if not streaming.done() and reason is not None:
                 await _cancel(streaming)
                 await self._say_farewell(send, reason)
+            elif not streaming.done() and self._leave is not None:
+                await self._leave()
         finally:
             await _cancel(streaming, *others)
             await self._closing.aclose()

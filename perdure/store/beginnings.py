@@ -82,7 +82,7 @@ def find_beginning(locked: LockedSession, request: Continuation) -> Beginning:
             origin = _origin_at(require_step(locked.connection, first.parent))
         return Beginning(parent=first.parent, messages=messages, origin=origin)
     if request.resume_from is not None:
-        return _find_checkpoint(locked, request.resume_from, request.prompt)
+        return _find_checkpoint(locked, request.resume_from, request)
     if not request.history:
         return _find_head(locked)
     if locked.turn > 0:
@@ -96,7 +96,7 @@ def _find_head(locked: LockedSession) -> Beginning:
     return Beginning(parent=locked.head, stopped=head if head is not None and head.calls else None)
 
 
-def _find_checkpoint(locked: LockedSession, origin: ResumeFrom, prompt: str) -> Beginning:
+def _find_checkpoint(locked: LockedSession, origin: ResumeFrom, request: Continuation) -> Beginning:
     forks = origin.session not in {None, locked.session}
     if forks and locked.turn > 0:
         msg = f"session {locked.session!r} exists already; a fork begins a new session: name another id"
@@ -111,11 +111,12 @@ def _find_checkpoint(locked: LockedSession, origin: ResumeFrom, prompt: str) -> 
         if turn is None:
             raise NotFoundError(f"session {session!r} has no turn {origin.turn}; its last is {last}")
     if turn is None:
-        beginning = Beginning(parent=None, origin=ResumeFrom(session=session, turn=0))
+        history = check_history(request.history)
+        beginning = Beginning(parent=None, messages=history, origin=ResumeFrom(session=session, turn=0))
     else:
         step = _step_of(locked.connection, turn, origin.step)
         if step.id == locked.head and step.calls:
-            if prompt:  # it withdraws what the session asks people, as any message does
+            if request.prompt:  # it withdraws what the session asks people, as any message does
                 return _find_head(locked)
             msg = (
                 f"session {locked.session!r} waits for people: answer, approve or deny what it asks, or give a prompt "
@@ -124,7 +125,7 @@ def _find_checkpoint(locked: LockedSession, origin: ResumeFrom, prompt: str) -> 
             raise ResumeRefusedError(msg)
         messages = _results_of_calls(locked.connection, step, turn)
         beginning = Beginning(parent=step.id, messages=messages, origin=_origin_at(step))
-    if not prompt:
+    if not request.prompt:
         _need_something_to_answer(locked.connection, beginning, session)
     return beginning
 

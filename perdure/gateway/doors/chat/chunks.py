@@ -11,7 +11,7 @@ from typing import Literal, cast
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.values import JsonValue
 from perdure.gateway.doors.responses.events import TurnFold, WireEvent
-from perdure.gateway.doors.responses.objects import Item, Shape, asked_call
+from perdure.gateway.doors.responses.objects import Item, Shape, asked_call, texts_of
 from perdure.gateway.doors.responses.places import NOTE, Place, ResponseId
 from perdure.gateway.doors.responses.settings import LEFT_ALONE
 from perdure.gateway.problems import ProblemError
@@ -21,6 +21,10 @@ PREFIX = "chatcmpl-"
 
 CallsShown = Literal["reasoning", "text", "none"]
 """Places of calls that perdure runs: as ``reasoning_content``, in the text, or nowhere."""
+
+YES_OR_NO = "Answer yes or no, or decide at "
+HERE = "Answer here, or at "
+"""Words before the address of the page, where words of a chat answer too."""
 
 LONGEST_OUTPUT = 200
 """Characters of the output of such a call that are told."""
@@ -36,6 +40,7 @@ class Chunks:
         created: Time of the beginning, in seconds since 1970.
         shows: Places of calls that perdure runs.
         link: Page on which people answer what the turn waits for; empty without one.
+        decides: Whether words of the chat answer it, too.
         left_alone: Fields of the request that have changed nothing.
         fold: The fold that gives the events.
         usage: Tokens of the whole response, once it has ended.
@@ -46,6 +51,7 @@ class Chunks:
     created: int
     shows: CallsShown = "none"
     link: str = ""
+    decides: bool = False
     left_alone: Sequence[str] = ()
     fold: TurnFold | None = None
     usage: Item | None = None
@@ -91,10 +97,8 @@ class Chunks:
         match item["type"]:
             case "mcp_call" if self.shows != "none" and item["status"] != "incomplete":
                 yield self._show(str(item["id"]), f"\n→ {_outcome_of(item)}")
-            case "mcp_approval_request":
-                yield self._ask(item, f"{item['name']} waits for an approval: {item['arguments']}")
-            case "function_call" if self.fold is not None and self.fold.needs.get(asked_call(item)) == "answer":
-                yield self._ask(item, _question_of(item))
+            case "mcp_approval_request" | "function_call" if question := ask_of(item, self.fold):
+                yield self._ask(item, question)
             case "function_call":
                 self._calls.append(str(item["call_id"]))
                 function = {"name": item["name"], "arguments": item["arguments"]}
@@ -105,7 +109,9 @@ class Chunks:
 
     def _ask(self, item: Item, text: str) -> Item:
         """Request for a decision of people, with the page on which they decide."""
-        return self._say(str(item["id"]), f"{text}\n{self.link}" if self.link else text)
+        how = "" if not self.decides else HERE if item["type"] == "function_call" else YES_OR_NO
+        lines = [text, *([f"{how}{self.link}"] if self.link else [])]
+        return self._say(str(item["id"]), "\n".join(lines))
 
     def _say(self, block: str, text: str) -> Item:
         """A piece of the text; blocks of it stand apart."""
@@ -162,6 +168,29 @@ class Chunks:
         answer: Item = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
         about = chunks[-1].get("metadata") if chunks else None
         return {**self._head("chat.completion"), "choices": [answer], "usage": self.usage, "metadata": about}
+
+
+def ask_of(item: Item, fold: TurnFold | None) -> str:
+    """Question of an item to people, in words; empty if it has none."""
+    if item["type"] == "mcp_approval_request":
+        return f"{item['name']} waits for an approval: {item['arguments']}"
+    is_question = fold is not None and fold.needs.get(asked_call(item)) == "answer"
+    return _question_of(item) if item["type"] == "function_call" and is_question else ""
+
+
+def contents_of(fold: TurnFold, shows: CallsShown) -> list[str]:
+    """The texts of a turn's completions, as chats have been told them but for addresses of pages."""
+    return ["\n\n".join(_texts_of(segment.items, fold, shows)) for segment in fold.segments]
+
+
+def _texts_of(items: Sequence[Item], fold: TurnFold, shows: CallsShown) -> Iterator[str]:
+    for item in items:
+        if item["type"] == "message" and not str(item["id"]).startswith(NOTE):
+            yield from texts_of([item])
+        elif item["type"] == "mcp_call" and shows == "text" and fold.shape.output_schema is None:
+            yield f"{item['name']}({item['arguments']})\n→ {_outcome_of(item)}"
+        elif question := ask_of(item, fold):
+            yield question
 
 
 def _outcome_of(item: Item) -> str:

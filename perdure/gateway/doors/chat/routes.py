@@ -1,20 +1,26 @@
 """The routes of this door. A completion is a response of the other door, told in the words of this protocol."""
 
+import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from perdure.client import ClientError
 from perdure.gateway.access import Gateway, GatewayOf, Reader, Starter, act_for
 from perdure.gateway.bodies import Router
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors import Door
+from perdure.gateway.doors.chat.carrying import ChatCarrier
 from perdure.gateway.doors.chat.chunks import Chunks
+from perdure.gateway.doors.chat.headers import read_headers
 from perdure.gateway.doors.chat.requests import WORDS, ChatBody, in_our_names, read_chat
+from perdure.gateway.doors.chat.threads import page_of
 from perdure.gateway.doors.responses.carrying import Carried, Carrier
 from perdure.gateway.doors.responses.errors import CLIENT_CLOSED_REQUEST, describe_error, write_error
 from perdure.gateway.doors.responses.events import WireEvent
@@ -44,33 +50,49 @@ async def create_chat_completion(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Start a turn, or give one the results that it waits for; then stream its completion, or wait for it."""
+    configured = gateway.client.settings
+    told = read_headers(request, configured, body.model)
+    speaker, session = told.by(caller), told.session_for(caller.tenant)
     asked = read_chat(body, tunes=caller.may(Scope.TUNE))
+    asked = replace(asked, model=configured.chat_task_agent) if told.task else asked
+    carrier = Carrier(gateway, speaker, request, idempotency_key, WORDS)
+    if session is not None:
+        carrier = ChatCarrier(gateway, speaker, request, idempotency_key, session)
     with in_our_names():
         try:
-            carried = await Carrier(gateway, caller, request, idempotency_key, WORDS).carry_out(asked, body)
+            carried = await carrier.carry_out(asked, body)
         except WaitsError as waits:
             if "result" in waits.needs.values():
                 raise
             carried = await _find_asking(gateway, waits)  # people read a chat: they are asked once more
     settings = asked.settings if carried.applies else asked.settings.unapplied
-    place, base = carried.place, gateway.client.settings.gateway_url or str(request.base_url).rstrip("/")
+    place, base = carried.place, configured.gateway_url or str(request.base_url).rstrip("/")
     chunks = Chunks(
         place=place,
         model=body.model,
         created=int(time.time()),
-        shows=gateway.client.settings.chat_calls,
-        link=f"{base}/ui/sessions/{place.session}",
+        shows=configured.chat_calls,
+        link=f"{base}{page_of(place.session)}",
+        decides=session is not None and configured.chat_decisions == "words",
         left_alone=settings.left_alone,
     )
     reader = await act_for(gateway, caller, place.session)
     if body.stream:
         return await _stream(gateway, reader, carried, chunks, tells_usage=body.tells_usage)
-    told: list[Item] = []
-    if await wait_for_client(gateway, reader, request, lambda: _collect(gateway, carried, chunks, told)):
+    found: list[Item] = []
+    if await wait_for_client(gateway, reader, request, lambda: _collect(gateway, carried, chunks, found)):
+        await _leave(gateway, caller, place)
         return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody; the job goes on, and a retry joins it
     if chunks.usage is None:
         raise gateway_stops(f"the job {place.session}", "send the same request again, which joins it")
-    return JSONResponse(chunks.whole(told))
+    return JSONResponse(chunks.whole(found))
+
+
+async def _leave(gateway: Gateway, caller: Caller, place: ResponseId) -> None:
+    """Cancel the turn of a client that has closed its connection, if that is what it means."""
+    if gateway.client.settings.chat_closed == "cancel" and not gateway.stopping.is_set():
+        with contextlib.suppress(ClientError):
+            await gateway.client.cancel(place.session, f"{caller.name} has closed the connection", place.turn)
 
 
 async def _find_asking(gateway: Gateway, waits: WaitsError) -> Carried:
@@ -112,7 +134,8 @@ async def _stream(gateway: Gateway, caller: Caller, carried: Carried, chunks: Ch
         ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
         feed = await stack.enter_async_context(gateway.hub.deltas.follow(carried.place.session))
         encoded = _encode(_events_of(gateway, carried, chunks, feed), chunks, tells_usage=tells_usage)
-        return EventStream(encoded, place="", ends=ends, closing=stack.pop_all(), farewell=say_why)
+        leave = partial(_leave, gateway, caller, carried.place)
+        return EventStream(encoded, place="", ends=ends, closing=stack.pop_all(), farewell=say_why, leave=leave)
 
 
 async def _encode(events: AsyncGenerator[list[WireEvent], None], chunks: Chunks, *, tells_usage: bool) -> Bytes:

@@ -1,5 +1,6 @@
 """Carrying out what a request asks for, by the client's verbs: a turn begins, or one that waits is told something."""
 
+import hashlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -106,6 +107,8 @@ class Carrier(Speaker):
         self._request = request
         self._key = key
         self._lookup = Lookup(gateway, caller)
+        self._action = "respond"  # the same whatever has become of the session since
+        self._mark = ""
 
     async def carry_out(self, asked: Asked, body: Body) -> Carried:
         """Do what is asked for, once; the response that comes of it.
@@ -167,11 +170,9 @@ class Carrier(Speaker):
         agent = None if asked.model == before else asked.model
         return cast("ReplyOptions", {**options, "agent": agent, "prompt": prompt})
 
-    async def _start(
-        self, ask: Ask, body: Body, refusal: RequestRefusedError | None = None, request_id: str | None = None
-    ) -> ResponseId:
-        action, key, attempt = "respond", self._key, None  # the same action whatever has become of the session since
-        if key is None and request_id is None:
+    async def _start(self, ask: Ask, body: Body, refusal: RequestRefusedError | None = None) -> ResponseId:
+        action, key, attempt = self._action, self._key, None
+        if key is None:
             said = body.model_dump_json(exclude_unset=True)
             key, attempt = await self._gateway.tries.enter(self._caller, self._request, action, said)
         starting = Starting(
@@ -180,14 +181,14 @@ class Carrier(Speaker):
             body=body,
             key=key,
             attempt=attempt,
-            request_id=None if key is not None else request_id,
+            request_id=f"{self._mark}{hashlib.sha256(key.encode()).hexdigest()[:32]}" if self._mark else None,
             is_named=isinstance(ask, Start) and ask.session is not None,
             refusal=refusal,
         )
         try:
             ticket = await start_once(self._gateway, self._caller, self._request, starting)
         except (RequestRefusedError, SessionBusyError):
-            if key is not None and key != self._key:
+            if key != self._key:
                 await self._gateway.tries.refuse(key)
             raise
         return ResponseId(ticket.session, ticket.turn or 1)

@@ -206,20 +206,24 @@ async def _end(gateway: Gateway, place: ResponseId, fold: TurnFold) -> list[list
     if fold.segments:
         return [fold.close(_ending_of(view))]
     body = _describe_unbegun(place, view, fold)
-    number = fold.seq * SPACE + PARKED
+    number = await _number_before(gateway, place, EARLY + 1)
     return [[WireEvent(place.segment, {"type": "response.failed", "sequence_number": number, "response": body})]]
 
 
 async def first_event(gateway: Gateway, place: ResponseId) -> WireEvent:
     """The event that tells a client of its response before a worker has opened the turn."""
-    store = await gateway.client.store()
-    last = (await from_store(lambda: store.last_seqs([place.session]))).get(place.session, 0)
+    number = await _number_before(gateway, place, EARLY)
     view = await find_turn(gateway, place)
     body = describe_response(
         place, Shape(model=view.agent or ""), created_at=datetime.now(UTC), ending=Ending("queued")
     )
-    number = last * SPACE + EARLY
     return WireEvent(place.segment, {"type": "response.created", "sequence_number": number, "response": body})
+
+
+async def _number_before(gateway: Gateway, place: ResponseId, at: int) -> int:
+    """A number before those of all events of a turn, also if a worker opens it meanwhile."""
+    reader = await reader_at(gateway, place.session, place.turn)
+    return reader.after * SPACE + at
 
 
 def ask_again(fold: TurnFold, segment: int, missing: Collection[str]) -> list[WireEvent]:

@@ -153,17 +153,21 @@ class Lookup:
             heard = [*before, *heard]
         return heard
 
-    async def _read_prompts(self, turns: Iterable[Turn]) -> dict[Turn, list[Heard]]:
+    async def starts(self, turns: Iterable[Turn]) -> dict[Turn, AgentStart]:
+        """The beginnings of turns, without those that a retention has deleted."""
         store = await self._gateway.client.store()
         keys: dict[str, list[str]] = {}
         for session, turn in turns:
             keys.setdefault(session, []).append(f"{turn}/agent_start")
-        found: dict[Turn, list[Heard]] = {}
+        found: dict[Turn, AgentStart] = {}
         for session, names in keys.items():
             for line in await from_store(lambda: store.events_by_key(session, names)):  # noqa: B023 - awaited here
                 if isinstance(line.event, AgentStart):
-                    found[session, line.turn] = [(line.event.prompt, len(line.event.parts))]
+                    found[session, line.turn] = line.event
         return found
+
+    async def _read_prompts(self, turns: Iterable[Turn]) -> dict[Turn, list[Heard]]:
+        return {turn: [(start.prompt, len(start.parts))] for turn, start in (await self.starts(turns)).items()}
 
     async def _heard_later(self, shown: Shown) -> list[Heard] | None:
         try:

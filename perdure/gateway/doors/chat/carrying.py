@@ -1,0 +1,236 @@
+"""Carrying out a request of a conversation that its front end names: in the session of that, on the branch it shows."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import cast
+
+from starlette.requests import Request
+
+from perdure.client import EventsGoneError, RequestRefusedError, TurnClosedError, TurnOptions
+from perdure.client.asks import Ask, Resume, Start
+from perdure.client.requests import Content
+from perdure.client.views import SessionView
+from perdure.contracts.input_requests import Need
+from perdure.contracts.turns import RunState
+from perdure.gateway.access import Gateway
+from perdure.gateway.bodies import Body
+from perdure.gateway.callers import Caller
+from perdure.gateway.doors.chat.chunks import CallsShown, contents_of
+from perdure.gateway.doors.chat.requests import WORDS
+from perdure.gateway.doors.chat.threads import (
+    START,
+    Found,
+    Node,
+    Round,
+    Tree,
+    heard_in,
+    read_reply,
+    read_rounds,
+    without_page,
+)
+from perdure.gateway.doors.prompts import join_parts
+from perdure.gateway.doors.responses.carrying import Carried, Carrier
+from perdure.gateway.doors.responses.conversations import begin, live_replies, new_words, nothing_new
+from perdure.gateway.doors.responses.events import TurnFold
+from perdure.gateway.doors.responses.lookup import EditedError
+from perdure.gateway.doors.responses.places import ResponseId
+from perdure.gateway.doors.responses.refusals import WaitsError, lacking
+from perdure.gateway.doors.responses.replies import decided_behind, requests_of
+from perdure.gateway.doors.responses.requests import Asked, Entry, Object, Said
+from perdure.gateway.following import CANCEL_SECONDS, own_view, wait_until
+from perdure.gateway.problems import ProblemError
+
+MARK = "chat-"
+"""Beginning of the ids of requests that begin turns here: a front end shows these, and no others."""
+
+
+class ChatCarrier(Carrier):
+    """Carries out one request of a conversation.
+
+    Args:
+        session: The session of the conversation, which may not have begun.
+    """
+
+    def __init__(self, gateway: Gateway, caller: Caller, request: Request, key: str | None, session: str) -> None:
+        super().__init__(gateway, caller, request, key, WORDS)
+        settings = gateway.client.settings
+        self._session = self._request.state.session = session
+        self._action, self._mark = f"respond in {session}", MARK
+        self._shows: CallsShown = settings.chat_calls
+        self._decides = settings.chat_decisions == "words"
+        self._cancels = settings.chat_closed == "cancel"
+
+    async def carry_out(self, asked: Asked, body: Body) -> Carried:
+        """Do what is asked for, once; the completion that comes of it.
+
+        Raises:
+            ProblemError: It conflicts with what has happened.
+            ClientError: As the client raises it.
+        """
+        view = await own_view(self._gateway, self._caller, self._session)
+        entries = [_of_session(entry, self._session) for entry in asked.entries]
+        asked = replace(asked, conversation=self._session, entries=entries)
+        replies = [entry for entry in live_replies(entries) if entry.origin is not None]
+        if not replies and not new_words(entries):
+            raise nothing_new(entries, self._words)
+        if view is None or view.opened is None:
+            return await self._begin(asked, body)
+        if not replies:
+            return await self._decide(asked, view) or await self._say(asked, body, view)
+        turn = max(entry.origin.turn for entry in replies if entry.origin is not None)
+        try:
+            return await self._reply(replace(asked, conversation=None), body, ResponseId(view.session, turn), replies)
+        except EditedError:
+            return await self._begin_anew(asked, body, view)
+
+    async def _decide(self, asked: Asked, view: SessionView) -> Carried | None:
+        """Take a message for the reply of a person, if words are one and the one before it has asked; None if not."""
+        rounds, said = read_rounds(asked.entries, view.session)
+        if not self._decides or not rounds or not rounds[-1].asks(view.session) or len(said) != 1:
+            return None
+        try:
+            fold = await self._lookup.turn(view.session, _last_of(view))
+        except EventsGoneError:
+            return None
+        shown = _squeeze(without_page(rounds[-1].answers[-1], view.session))
+        for number, content in enumerate(contents_of(fold, self._shows), start=1):
+            requests, decided = requests_of(fold, number), decided_behind(fold, number)
+            left: dict[str, Need] = {name: need for name, need in requests.items() if name not in decided} or requests
+            reply = read_reply(heard_in(said[0])[0], left)
+            if reply and _squeeze(content).endswith(shown):
+                return await self._give(asked, ResponseId(view.session, fold.turn, number), fold, reply)
+        return None
+
+    async def _give(self, asked: Asked, place: ResponseId, fold: TurnFold, reply: Sequence[Said]) -> Carried | None:
+        """Give a reply of a person; None if another one stands, so that it is a message behind that."""
+        self.check(place, fold, reply)
+        try:
+            after = await self.give(place, fold, reply, self._reply_options(asked, "", fold))
+        except ProblemError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return None
+        return Carried(after, applies=after.turn > place.turn)
+
+    async def _send(self, asked: Asked, body: Body, previous: ResponseId, prompt: Content) -> Carried:
+        """Say a message behind replies that were given before: where the conversation has come to."""
+        view = await self._gateway.client.session_view(previous.session)
+        return await self._say(replace(asked, conversation=previous.session), body, view)
+
+    async def _say(self, asked: Asked, body: Body, view: SessionView) -> Carried:
+        """Say a message where the conversation that is shown has come to."""
+        if self._cancels and view.state is RunState.RUNNING:
+            view = await self._wait_for_end(view)
+        rounds, said = read_rounds(asked.entries, view.session)
+        tree, found = await self._find(asked.entries, rounds, said)
+        if found is None or await self._is_edited(tree, rounds, found):
+            return await self._begin_anew(asked, body, view)
+        parts = [part for entry in said[found.taken :] for part in entry.parts]
+        prompt = join_parts(asked.system, parts, self._words.field)
+        end, place = tree.end_of(found.turn), ResponseId(view.session, _last_of(view))
+        if end == place.turn:
+            return await super()._send(asked, body, place, prompt)
+        return await self._resume(asked, body, view, end, prompt)
+
+    async def _find(
+        self, entries: Sequence[Entry], rounds: Sequence[Round], said: Sequence[Entry]
+    ) -> tuple[Tree, Found | None]:
+        """The session's turns, and the place among them that the conversation has come to."""
+        messages = [heard_in(entry) for entry in said]
+        tree = await self._read_tree()
+        found = tree.find(rounds, messages)
+        if found is None and any(entry.said is not None for entry in entries):
+            tree = await self._read_tree(looks_behind_results=True)
+            found = tree.find(rounds, messages)
+        return tree, found
+
+    async def _read_tree(self, *, looks_behind_results: bool = False) -> Tree:
+        """The session's turns; if asked, with the words that were said to them beside results."""
+        views = await self._gateway.client.turn_views(self._session)
+        starts = await self._lookup.starts((self._session, view.turn) for view in views)
+        nodes: list[Node] = []
+        for view in views:
+            start = starts.get((self._session, view.turn))
+            answer = "" if view.result is None else view.result.output or ""
+            if start is None:
+                nodes.append(Node(turn=view.turn, parent=view.turn - 1, heard=None, answer=answer))
+                continue
+            heard = [(start.prompt, len(start.parts))] if start.prompt or start.parts else []
+            if not heard and looks_behind_results:
+                with contextlib.suppress(EventsGoneError):
+                    heard = (await self._lookup.turn(self._session, view.turn)).heard
+            origin = start.resumed_from
+            parent = view.turn - 1 if origin is None else origin.turn if origin.session == self._session else START
+            is_shown = bool(heard) and (not start.prompt or (view.request_id or "").startswith(MARK))
+            nodes.append(Node(turn=view.turn, parent=parent or START, heard=heard, answer=answer, is_shown=is_shown))
+        return Tree(nodes)
+
+    async def _is_edited(self, tree: Tree, rounds: Sequence[Round], found: Found) -> bool:
+        """Whether an answer is shown in words that its turn has not said; the beginning of one is none."""
+        for one, turn in zip(reversed(rounds), reversed(found.turns), strict=False):
+            if tree.has_said(turn, one.answers) or not tree.answers_of(turn):
+                continue
+            shown = _squeeze(without_page(one.answers[-1], self._session))
+            try:
+                folds = [await self._lookup.turn(self._session, it) for it in (turn, *tree.silent_behind(turn))]
+            except EventsGoneError:
+                continue
+            told = [text for fold in folds for text in contents_of(fold, self._shows)]
+            if not any(text.startswith(shown) or text.endswith(shown) for text in map(_squeeze, told)):
+                return True
+        return False
+
+    async def _begin_anew(self, asked: Asked, body: Body, view: SessionView) -> Carried:
+        """Begin with the conversation that is shown, in the session, which keeps what was there."""
+        prompt, history = begin(await self._lookup.resolved(asked.entries), asked.system, self._words)
+        return await self._resume(asked, body, view, START, prompt, history)
+
+    async def _resume(
+        self,
+        asked: Asked,
+        body: Body,
+        view: SessionView,
+        turn: int,
+        prompt: Content,
+        history: Sequence[Object] = (),
+    ) -> Carried:
+        """Go on from a turn that is not the last one."""
+        options = self._options(asked) | ({"history": history} if history else {})
+        refusal = None if view.state is RunState.ENDED else lacking(view, {"answer", "approval", "result"})
+        ask = Resume(
+            session=view.session, prompt=prompt, turn=turn, agent=asked.model, options=cast("TurnOptions", options)
+        )
+        return Carried(await self._start(ask, body, refusal))
+
+    async def _choose(
+        self, asked: Asked, previous: ResponseId, prompt: Content
+    ) -> tuple[Ask, RequestRefusedError | None]:
+        """The verb for a message; calls that the front end does not show wait for nothing, and are withdrawn."""
+        ask, refusal = await super()._choose(asked, previous, prompt)
+        if isinstance(ask, Start) and isinstance(refusal, WaitsError):
+            shown = {entry.origin.name for entry in asked.entries if entry.origin is not None}
+            refusal = refusal if shown & refusal.needs.keys() else None
+        return ask, refusal
+
+    async def _wait_for_end(self, view: SessionView) -> SessionView:
+        """The session once its turn has ended, whose client may have gone away just now."""
+        turn = await self._gateway.client.attach(view.session, _last_of(view))
+        with contextlib.suppress(TurnClosedError):
+            await wait_until(turn.result(), (self._gateway.stopping.wait(),), CANCEL_SECONDS)
+        return await self._gateway.client.session_view(view.session)
+
+
+def _last_of(view: SessionView) -> int:
+    return 1 if view.opened is None else view.opened[1].turn
+
+
+def _of_session(entry: Entry, session: str) -> Entry:
+    """The entry; what another session has said, as in a copy of a chat, comes from nowhere."""
+    is_own = entry.origin is not None and entry.origin.session == session
+    return entry if is_own else replace(entry, origin=None)
+
+
+def _squeeze(text: str) -> str:
+    return "".join(text.split())

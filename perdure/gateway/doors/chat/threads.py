@@ -1,0 +1,275 @@
+"""Conversations of front ends as trees of turns: pure, of the messages of a request and the turns of its session.
+
+A front end sends the branch that its user looks at, by words alone. Who edits a message, or asks for another answer,
+makes a branch; in the session it is a turn that goes on from an earlier one than the last.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perdure.contracts.input_requests import Need
+from perdure.gateway.doors.responses.conversations import Heard
+from perdure.gateway.doors.responses.requests import Entry, Said
+
+START = 0
+"""The place before the first turn."""
+
+MOST_ROUNDS = 50
+"""Last rounds of a conversation without its beginning that are looked for."""
+
+MOST_TAKEN = 5
+"""Messages before the last one, without an answer behind them, that turns are looked for of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A turn of the session.
+
+    Attributes:
+        parent: The turn that it goes on from; 0 is the beginning.
+        heard: Words that it has heard; None if its log is deleted.
+        answer: Its text; empty as long as it has none.
+        is_shown: Whether the user of the front end began it, with words that are shown there.
+    """
+
+    turn: int
+    parent: int
+    heard: Sequence[Heard] | None = ()
+    answer: str = ""
+    is_shown: bool = True
+
+    def counts(self, messages: Sequence[Heard]) -> Iterator[int]:
+        """Numbers of these messages, the first ones, that it may have heard together.
+
+        Other words may stand before them, such as instructions, or the text of a document.
+        """
+        if self.heard is None:
+            yield 1
+        for told, files_told in self.heard or ():
+            text, files = "", 0
+            for count, (words, of_it) in enumerate(messages, start=1):
+                text, files = f"{text}\n\n{words}" if text and words else text or words, files + of_it
+                if len(text) > len(told):
+                    break
+                if files == files_told and (told == text or (text and told.endswith(f"\n{text}"))):
+                    yield count
+
+
+@dataclass(kw_only=True)
+class Round:
+    """Messages of the user, and what the agent has answered, as a front end shows them.
+
+    Attributes:
+        messages: None where the request begins with an answer.
+        turns: The turns that the ids of its calls name.
+        is_reply: Whether the round before ends with a request to people: what is said then may have been a reply.
+    """
+
+    messages: Sequence[Heard] | None = None
+    answers: list[str] = field(default_factory=list[str])
+    turns: list[int] = field(default_factory=list[int])
+    is_reply: bool = False
+
+    def asks(self, session: str) -> bool:
+        """Whether it ends with a request to people, which has the address of the session's page."""
+        return bool(self.answers) and page_of(session) in self.answers[-1].rpartition("\n")[2]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Place of a conversation in a session.
+
+    Attributes:
+        turn: The turn that it has come to.
+        turns: The turns of its last rounds, one for each.
+        taken: How many of the messages behind the last round turns have heard, too.
+    """
+
+    turn: int
+    turns: Sequence[int] = ()
+    taken: int = 0
+
+
+def page_of(session: str) -> str:
+    """The path of a session's page."""
+    return f"/ui/sessions/{session}"
+
+
+def without_page(text: str, session: str) -> str:
+    """A text without the line that ends it with the address of the session's page."""
+    before, _, last = text.rpartition("\n")
+    return before if page_of(session) in last else text
+
+
+_YES = re.compile(r"(?:yes|y|approved?)[.!]?", re.IGNORECASE)
+_NO = re.compile(r"(?:no|n|den(?:y|ied))\b[\s.,:;!-]*(?P<reason>.*)", re.IGNORECASE | re.DOTALL)
+
+
+def read_reply(words: str, requests: Mapping[str, Need]) -> list[Said]:
+    """A message as the reply to requests of people: a word decides about all calls, and words answer one question.
+
+    Empty if it is none.
+    """
+    needs, text = {*requests.values()}, words.strip()
+    if needs == {"answer"} and len(requests) == 1:
+        return [Said(call_id=name, output=text) for name in requests]
+    if needs != {"approval"}:
+        return []
+    if _YES.fullmatch(text):
+        return [Said(call_id=name, approve=True) for name in requests]
+    denied = _NO.fullmatch(text)
+    return [Said(call_id=name, reason=denied["reason"]) for name in requests] if denied else []
+
+
+def read_rounds(entries: Sequence[Entry], session: str) -> tuple[list[Round], list[Entry]]:
+    """The rounds of a request, and the messages of the user behind them."""
+    rounds: list[Round] = []
+    said: list[Entry] = []
+    for entry in entries:
+        if entry.parts:
+            said.append(entry)
+        elif entry.is_models and not entry.is_bare:
+            if said or not rounds:
+                is_reply = bool(rounds) and rounds[-1].asks(session)
+                rounds.append(Round(messages=[heard_in(one) for one in said] or None, is_reply=is_reply))
+                said = []
+            _add(rounds[-1], entry, session)
+    return rounds, said
+
+
+def heard_in(entry: Entry) -> Heard:
+    """The words of a message, as a turn hears them."""
+    texts = [str(part["text"]) for part in entry.parts if part["type"] == "text"]
+    return "\n\n".join(texts), len(entry.parts) - len(texts)
+
+
+def _add(one: Round, entry: Entry, session: str) -> None:
+    if entry.origin is not None and entry.origin.session == session:
+        one.turns.append(entry.origin.turn)
+    if entry.kind == "message":
+        one.answers += [str(message["content"]).strip() for message in entry.history]
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A way through the turns of a session.
+
+    Attributes:
+        unsaid: How many answers on it are shown in other words than the turns have said.
+    """
+
+    unsaid: int
+    turn: int
+    before: "_Path | None" = None
+
+    def worth(self) -> tuple[int, int]:
+        """The less, the better."""
+        return self.unsaid, -self.turn
+
+    def turns(self) -> Iterator[int]:
+        """The turns, from the end."""
+        at: _Path | None = self
+        while at is not None:
+            yield at.turn
+            at = at.before
+
+
+class Tree:
+    """The turns of a session, by what they go on from."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes: Mapping[int, Node] = {node.turn: node for node in nodes}
+        self._behind: dict[int, list[Node]] = {}
+        for node in nodes:
+            self._behind.setdefault(node.parent, []).append(node)
+
+    def find(self, rounds: Sequence[Round], messages: Sequence[Heard]) -> Found | None:
+        """The place behind these rounds and those of the messages that turns have heard; the last one is new.
+
+        Of several branches that are so, it is the latest. A request may show the end of a conversation only. None if
+        the session has nothing that is so.
+        """
+        most = max(0, len(messages) - 1)
+        for taken in [*range(most, max(0, most - MOST_TAKEN), -1), 0]:
+            shown = [*rounds, Round(messages=messages[:taken])] if taken else rounds
+            if not shown:
+                return Found(START)
+            if (turns := self._path(shown)) is not None:
+                return Found(turns[-1], turns[:-1] if taken else turns, taken)
+        return None
+
+    def _path(self, rounds: Sequence[Round]) -> list[int] | None:
+        """The turns of the rounds, or of the last ones of them: with most answers as they are shown, and the latest."""
+        whole = None if rounds[0].messages is None else self._follow(rounds, [START])
+        if whole is None or whole.unsaid:
+            end = self._follow(rounds[-MOST_ROUNDS:], self._nodes)
+            if end is not None and (whole is None or end.unsaid < whole.unsaid):
+                whole = end
+        return None if whole is None else [*whole.turns()][::-1]
+
+    def _follow(self, rounds: Sequence[Round], starts: Iterable[int]) -> "_Path | None":
+        paths: dict[int, _Path | None] = dict.fromkeys(starts)
+        for number, one in enumerate(rounds):
+            ahead: dict[int, _Path] = {}
+            for turn, path in paths.items():
+                for after in self._take(one, turn):
+                    unsaid = not self.has_said(after, one.answers)
+                    if unsaid and not number and one.messages is None and not one.turns:
+                        continue  # nothing else says which turn the first answer is of
+                    longer = _Path((path.unsaid if path else 0) + unsaid, after, path)
+                    ahead[after] = min(longer, ahead.get(after, longer), key=_Path.worth)
+            paths = {**ahead}
+        return min((path for path in paths.values() if path), key=_Path.worth, default=None)
+
+    def _take(self, one: Round, turn: int) -> Iterator[int]:
+        """The turns that a round may have led to from a turn."""
+        reached = {turn} if one.messages is None else self._hear(one.messages, turn)
+        if one.is_reply:
+            reached.add(turn)
+        if not one.turns:
+            yield from reached
+        elif any(max(one.turns) in (it, *self.silent_behind(it)) for it in reached):
+            yield max(one.turns)
+
+    def _hear(self, messages: Sequence[Heard], turn: int) -> set[int]:
+        """The turns that have heard all of these messages behind a turn, some of them together."""
+        reached: set[int] = set()
+        ahead = {(turn, 0)}
+        while ahead:
+            at, count = ahead.pop()
+            if count == len(messages):
+                reached.add(at)
+                continue
+            for node in self._next(at):
+                ahead |= {(node.turn, count + more) for more in node.counts(messages[count:])}
+        return reached
+
+    def _next(self, turn: int) -> Iterator[Node]:
+        for before in (turn, *self.silent_behind(turn)):
+            yield from (node for node in self._behind.get(before, ()) if node.is_shown)
+
+    def answers_of(self, turn: int) -> list[str]:
+        """The answers of a turn and of those behind it that the user did not begin."""
+        turns = (turn, *self.silent_behind(turn))
+        return [answer for it in turns if it in self._nodes and (answer := self._nodes[it].answer.strip())]
+
+    def has_said(self, turn: int, answers: Sequence[str]) -> bool:
+        """Whether what is shown ends with an answer of the turn; other texts may stand before it."""
+        if not answers:
+            return True
+        return any(answers[-1] == said or answers[-1].endswith(f"\n{said}") for said in self.answers_of(turn))
+
+    def silent_behind(self, turn: int) -> list[int]:
+        """The turns behind one that the user did not begin, such as those that results began, in order."""
+        found: list[int] = []
+        ahead = [turn]
+        while ahead:
+            silent = [node.turn for node in self._behind.get(ahead.pop(), ()) if not node.is_shown]
+            found += silent
+            ahead += silent
+        return sorted(found)
+
+    def end_of(self, turn: int) -> int:
+        """The turn that a message behind this one goes on from."""
+        return max((turn, *self.silent_behind(turn)))
