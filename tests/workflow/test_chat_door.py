@@ -1,9 +1,12 @@
 """S-89: the door of Chat Completions, to the unmodified ``openai`` client, over HTTP with a real worker."""
 
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from datetime import timedelta
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -35,7 +38,16 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-AGENT = Agent(name="tester", model="openai/scripted", tools=[add, pay, ask_user])
+SPACES = threading.Event()  # tools run beside the test's event loop
+
+
+@tool
+def wait_for_spaces() -> str:
+    """Wait until the client has got something."""
+    return "some" if SPACES.wait(60) else "none"
+
+
+AGENT = Agent(name="tester", model="openai/scripted", tools=[add, pay, wait_for_spaces, ask_user])
 
 
 @asynccontextmanager
@@ -190,6 +202,37 @@ async def test_failures_are_errors_of_openai(house: House) -> None:
         with pytest.raises(openai.BadRequestError, match="n: this door cannot do that"):
             await ask(client, n=2)
     assert len(await sessions(house)) == 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_bytes_come_while_a_job_takes_long(house: House, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """S-89: spaces before the JSON keep proxies and clients waiting; what fails then is told to the try behind it."""
+    monkeypatch.setattr("perdure.gateway.hub.PING_EVERY", timedelta(milliseconds=20))
+    last = say("x").after(faults.bad_key()) if fails else say("done")
+    SPACES.clear()
+    async with opened(house, call(("wait_for_spaces", {})), last) as (_, door):
+        told = b""
+        broken = pytest.raises(httpx.RemoteProtocolError) if fails else nullcontext()
+        with broken:
+            async with post(door, tries=0) as raw:
+                assert raw.headers["content-type"] == "application/json"
+                async for piece in raw.aiter_raw():
+                    told += piece
+                    SPACES.set()
+        assert told.startswith(b" ")
+        if not fails:
+            assert text_of(ChatCompletion.model_validate_json(told)) == "done"
+            return
+        async with post(door, tries=1) as again:
+            assert again.status_code == 400
+            assert b"refused the key" in await again.aread()
+    assert len(await sessions(house)) == 1
+
+
+def post(door: Door, tries: int) -> AbstractAsyncContextManager[httpx.Response]:
+    """A request as the ``openai`` client sends it when it has tried so often before."""
+    body, headers = {"model": "tester", "messages": [USER]}, {"X-Stainless-Retry-Count": str(tries)}
+    return door.http.stream("POST", "/openai/v1/chat/completions", json=body, headers=headers)
 
 
 async def test_a_call_of_another_tenant_is_a_call_of_nobody(house: House) -> None:

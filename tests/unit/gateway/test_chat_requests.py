@@ -1,13 +1,17 @@
 """S-89: requests of Chat Completions, read as those of the Responses door."""
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure.client import RequestRefusedError
-from perdure.contracts.messages import check_history
+from perdure.contracts.messages import MAX_HISTORY_BYTES, check_history
 from perdure.gateway.doors.chat.requests import WORDS, ChatBody, read_chat
 from perdure.gateway.doors.responses.conversations import begin, live_replies, words_shown
+from perdure.gateway.doors.responses.histories import LEFT_OUT, NO_RESULT
 from perdure.gateway.doors.responses.places import wire_call
 from perdure.gateway.doors.responses.requests import Asked
 from perdure.gateway.problems import ProblemError
@@ -51,14 +55,53 @@ def test_a_conversation_is_a_prompt_and_a_history() -> None:
         {"role": "user", "content": [{"type": "text", "text": "four"}, picture], "name": "ann"},
     )
     assert prompt == [{"type": "text", "text": "Be kind."}, {"type": "text", "text": "four"}, picture]
-    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     assert history == [
         {"role": "user", "content": "one"},
         {"role": "user", "content": "[an image]"},
         {"role": "assistant", "content": "two", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "7"},
+        {"role": "tool", "tool_call_id": "c1", "content": "7"},
         {"role": "assistant", "content": "three"},
     ]
+
+
+CALL_IDS = st.sampled_from(["", "c1", "c2", "c.3", "x" * 90, WIRE])
+MESSAGES = st.lists(
+    st.one_of(
+        st.builds(lambda text: {"role": "user", "content": text}, st.sampled_from(["", " ", "go", "é" * 5])),
+        st.builds(lambda text: {"role": "assistant", "content": text}, st.sampled_from(["", "a", None])),
+        st.builds(lambda calls: called(*calls), st.lists(CALL_IDS, min_size=1, max_size=3)),
+        st.builds(result, CALL_IDS, st.sampled_from(["", "7", None])),
+    ),
+    max_size=12,
+)
+
+
+@given(MESSAGES)
+def test_whatever_was_said_is_a_history_that_every_provider_takes(messages: list[dict[str, Any]]) -> None:
+    """S-89: ids that are there twice, calls without results, results without calls: nothing of it ends a chat."""
+    _, history = begun(*messages, {"role": "user", "content": "and now?"})
+    calls = sum(len(message.get("tool_calls") or ()) for message in messages)
+    assert sum(message["role"] == "tool" for message in history) == calls
+
+
+def test_results_go_to_the_calls_that_they_were_sent_for() -> None:
+    """S-89: two calls of one id have a result each, also if something was said between."""
+    chat = [USER, called("c", "c"), result("c", "1"), USER, result("c", "2"), called("d"), result("e"), USER]
+    _, history = begun(*chat)
+    told = [(message["tool_call_id"], message["content"]) for message in history if message["role"] == "tool"]
+    assert told == [("c", "1"), ("call_2", "2"), ("d", NO_RESULT)]
+
+
+def test_a_history_that_is_too_long_keeps_its_end() -> None:
+    """S-89: a front end sends it again for ever; the model reads that something is left out."""
+    long = [message for at in range(40) for message in (USER, {"role": "assistant", "content": f"{at} {'é' * 20_000}"})]
+    _, history = begun(*long, USER)
+    assert history[0] == LEFT_OUT
+    assert history[1]["role"] == "user"
+    assert str(history[-1]["content"]).startswith("39 ")
+    size = len(json.dumps(history, ensure_ascii=False).encode())
+    assert 0.9 * MAX_HISTORY_BYTES < size < MAX_HISTORY_BYTES
 
 
 BROKEN = {"role": "assistant", "tool_calls": [{"id": "x" * 90, "function": {"name": "look", "arguments": '{"a": '}}]}

@@ -15,8 +15,7 @@ from pydantic import Field
 from perdure.client import RequestRefusedError
 from perdure.contracts.values import JsonValue, Label
 from perdure.gateway.bodies import Body, Json
-from perdure.gateway.doors.responses.places import Origin
-from perdure.gateway.doors.responses.requests import Asked, Entry, Object, read_item, read_tools, text_of
+from perdure.gateway.doors.responses.requests import LONGEST_ID, Asked, Entry, Object, read_item, read_tools, text_of
 from perdure.gateway.doors.responses.settings import Settings, read_settings, refusal, refuse_given
 from perdure.gateway.doors.responses.words import Words
 
@@ -193,8 +192,6 @@ class _Messages:
     def __init__(self, messages: Sequence[Object]) -> None:
         self._messages = messages
         self._last = _last_of(messages, {"assistant", "tool"})
-        self._ids: dict[str, str] = {}
-        self._count = 0
         self.system: list[str] = []
 
     def read(self) -> list[Entry]:
@@ -241,19 +238,21 @@ class _Messages:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(call, dict) or not isinstance(function, dict):
             raise refusal(at, "a call has an id and a function with name and arguments")
-        name = str(call.get("id") or "")
-        if Origin.parse(name) is None:  # another's, which need not be unlike all others
-            self._count += 1
-            self._ids[name] = f"call_{self._count}"
-        about: Object = {"name": function.get("name"), "arguments": _arguments_of(function.get("arguments"))}
-        return {"type": "function_call", "call_id": self._ids.get(name, name), **about}
+        name = str(function.get("name") or "")[:LONGEST_ID] or "tool"
+        about: Object = {"name": name, "arguments": _arguments_of(function.get("arguments"))}
+        return {"type": "function_call", "call_id": _call_id(call.get("id")), **about}
 
     def _read_result(self, at: str, message: Object) -> Entry:
         name = message.get("tool_call_id")
         if not isinstance(name, str):
             raise refusal(at, "has a tool_call_id")
         output = message.get("content") or ""
-        return read_item(at, {"type": "function_call_output", "call_id": self._ids.get(name, name), "output": output})
+        return read_item(at, {"type": "function_call_output", "call_id": _call_id(name), "output": output})
+
+
+def _call_id(given: Json) -> str:
+    """The id of a call; another's may be empty, and too long."""
+    return str(given or "")[:LONGEST_ID] or "call"
 
 
 def _last_of(messages: Sequence[Object], roles: Collection[str]) -> int:

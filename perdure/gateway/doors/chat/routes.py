@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from perdure.client import ClientError
 from perdure.gateway.access import Gateway, GatewayOf, Reader, Starter, act_for
@@ -31,7 +31,7 @@ from perdure.gateway.doors.responses.refusals import WaitsError
 from perdure.gateway.doors.responses.replies import last_asking
 from perdure.gateway.doors.responses.routes import models_router
 from perdure.gateway.following import wait_for_client
-from perdure.gateway.problems import ProblemError, gateway_stops
+from perdure.gateway.problems import CutAnswerError, ProblemError, gateway_stops
 from perdure.gateway.sse import PING, EventStream
 from perdure.gateway.sse import Chunks as Bytes
 from perdure.gateway.starts import IdempotencyKey
@@ -79,13 +79,7 @@ async def create_chat_completion(
     reader = await act_for(gateway, caller, place.session)
     if body.stream:
         return await _stream(gateway, reader, carried, chunks, tells_usage=body.tells_usage)
-    found: list[Item] = []
-    if await wait_for_client(gateway, reader, request, lambda: _collect(gateway, carried, chunks, found)):
-        await _leave(gateway, caller, place)
-        return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody; the job goes on, and a retry joins it
-    if chunks.usage is None:
-        raise gateway_stops(f"the job {place.session}", "send the same request again, which joins it")
-    return JSONResponse(chunks.whole(found))
+    return await _wait(gateway, reader, request, carried, chunks)
 
 
 async def _leave(gateway: Gateway, caller: Caller, place: ResponseId) -> None:
@@ -116,11 +110,55 @@ async def _events_of(
             yield found
 
 
-async def _collect(gateway: Gateway, carried: Carried, chunks: Chunks, told: list[Item]) -> None:
-    async with aclosing(_events_of(gateway, carried, chunks, None)) as events:
+async def _wait(gateway: Gateway, caller: Caller, request: Request, carried: Carried, chunks: Chunks) -> Response:
+    """The completion; if it takes long, behind spaces, so that no proxy and no client gives it up.
+
+    Raises:
+        ProblemError: The turn failed soon, the gateway stops, or the tenant has too many streams. What comes later cuts
+            the answer off: the client tries again, joins the job, and is told at once.
+    """
+    answer, beginning = _put_together(_events_of(gateway, carried, chunks, None), chunks), list[bytes]()
+    leave = partial(_leave, gateway, caller, carried.place)
+
+    async def begin() -> None:
+        beginning.append((await anext(answer))[0])
+
+    if await wait_for_client(gateway, caller, request, begin):
+        await answer.aclose()
+        await leave()
+        return Response(status_code=CLIENT_CLOSED_REQUEST)  # to nobody; the job goes on, and a retry joins it
+    if not beginning:
+        await answer.aclose()
+        raise gateway_stops(f"the job {carried.place.session}", "send the same request again, which joins it")
+    if chunks.usage is not None:
+        return Response(beginning[0], media_type="application/json")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(answer.aclose)
+        stack.enter_context(gateway.limits.stream(caller.tenant))
+        ends = gateway.ends(stack.enter_context(gateway.hold(caller)))
+        return _SlowAnswer(answer, place="", ends=ends, closing=stack.pop_all(), farewell=_cut, leave=leave)
+
+
+class _SlowAnswer(EventStream):
+    """An answer that comes in pieces, and is no stream of events."""
+
+    media_type = "application/json"
+
+
+def _cut(_: ProblemError, __: str) -> bytes:
+    raise CutAnswerError("there is no completion; the client is told why when it tries again") from None
+
+
+async def _put_together(events: AsyncGenerator[list[WireEvent], None], chunks: Chunks) -> Bytes:
+    """The completion as bytes, behind a space for each time that nothing came for long."""
+    told: list[Item] = []
+    async with aclosing(events):
         async for found in events:
+            if not found:
+                yield b" ", ""
             for event in found:
                 told += chunks.take(event)
+    yield json.dumps(chunks.whole(told)).encode(), ""
 
 
 async def _stream(gateway: Gateway, caller: Caller, carried: Carried, chunks: Chunks, *, tells_usage: bool) -> Response:

@@ -11,6 +11,7 @@ from perdure.client import RequestRefusedError
 from perdure.client.requests import Content
 from perdure.gateway.bodies import Json
 from perdure.gateway.doors.prompts import join_parts
+from perdure.gateway.doors.responses.histories import fit
 from perdure.gateway.doors.responses.places import ResponseId
 from perdure.gateway.doors.responses.requests import Entry, Object, Said
 from perdure.gateway.doors.responses.words import Words
@@ -130,9 +131,7 @@ def _history_of(entries: Sequence[Entry], words: Words) -> list[Object]:
             raise RequestRefusedError(f"{entry.at}: decides about a call that is not there; {words.instead}")
         for message in told:
             _add(history, message)
-    if words.is_lenient and history and history[0]["role"] != "user":
-        history.insert(0, {"role": "user", "content": "[what was said before is left out]"})
-    return history
+    return fit(history) if words.is_lenient else history
 
 
 def _text_of(part: Object) -> Json:
