@@ -20,6 +20,11 @@ NEEDS = {
     "openai_js.mjs": ("openai", "zod"),
     "openai_agents_js.mjs": ("@openai/agents", "zod"),
     "ai_sdk.mjs": ("ai", "@ai-sdk/openai", "zod"),
+    "chat_openai_python.py": ("openai",),
+    "chat_openai_js.mjs": ("openai", "zod"),
+    "chat_langchain.py": ("langchain", "langchain-openai"),
+    "chat_litellm.py": ("litellm",),
+    "chat_ai_sdk.mjs": ("ai", "@ai-sdk/openai", "zod"),
     "langchain_js.mjs": ("langchain", "@langchain/openai", "@langchain/core", "zod"),
 }
 """Packages of each program, of PyPI or of npm; an environment of its own for each, so that none holds another back."""
