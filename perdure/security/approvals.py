@@ -98,6 +98,8 @@ MAX_PROBLEM = 500
 MAX_SHOWN = 400
 """Longest shown arguments of a call that waits for approval, in characters, without the note on the cut."""
 
+_NOTE_ON_CUT = re.compile(r" … [\d,]+ more characters, see perdure show … ")
+
 MAX_CALLER_BYTES = 32 * 1024
 """Largest masked arguments of a call that the caller runs, as JSON in UTF-8; they travel in payloads."""
 
@@ -239,6 +241,11 @@ def _format_for_people(shown: str) -> str:
         return text
     head, tail = text[: MAX_SHOWN // 2], text[-MAX_SHOWN // 2 :]
     return f"{head} … {len(text) - MAX_SHOWN:,} more characters, see perdure show … {tail}"
+
+
+def is_cut(shown: str) -> bool:
+    """Whether shown arguments lack a part of what there is."""
+    return _NOTE_ON_CUT.search(shown) is not None
 
 
 def _to_printable(shown: str) -> str:

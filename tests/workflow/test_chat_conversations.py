@@ -1,10 +1,12 @@
 """S-90: conversations that a front end names, over HTTP with a real worker: sessions, branches, people, tasks."""
 
 import asyncio
+import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import openai
 import pytest
@@ -13,11 +15,11 @@ from openai.types.chat import ChatCompletion
 
 from perdure import Agent, ask_user, tool
 from perdure.contracts.turns import StopReason
-from perdure.testing import Script, ScriptedProvider, call, say
+from perdure.testing import ChatRequest, Script, ScriptedProvider, call, say
 from perdure.testing.script import Reply
 from tests.gateway import gateway, token_lines
 from tests.house import House, eventually
-from tests.workflow.test_chat_door import LOOK, sessions, text_of
+from tests.workflow.test_chat_door import LOOK, USER, sessions, text_of
 
 pytestmark = pytest.mark.judged("OpenAI Chat Completions", "openai")
 
@@ -39,6 +41,23 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(requires_approval=True)
+def note(text: str) -> str:
+    """Note a text."""
+    EFFECTS.append(len(text))
+    return "noted"
+
+
+HELD, LET_GO = threading.Event(), threading.Event()
+
+
+@tool
+def hold() -> str:
+    """Hold the turn."""
+    HELD.set()
+    return "let go" if LET_GO.wait(60) else "not let go"
+
+
 LINGERING = threading.Event()  # tools run beside the test's event loop
 
 
@@ -51,7 +70,7 @@ async def linger() -> str:
     return "done"
 
 
-AGENT = Agent(name="tester", model="openai/scripted", tools=[count, pay, linger, ask_user])
+AGENT = Agent(name="tester", model="openai/scripted", tools=[count, pay, note, hold, linger, ask_user])
 TITLER = Agent(name="titler", model="openai/scripted")
 
 
@@ -84,16 +103,26 @@ async def joined(stream: Any) -> str:
 
 
 @asynccontextmanager
-async def opened(house: House, *replies: Reply, **settings: Any) -> AsyncIterator[AsyncOpenAI]:
+async def opened(
+    house: House, *replies: Reply | Callable[[ChatRequest], Reply], **settings: Any
+) -> AsyncIterator[AsyncOpenAI]:
     EFFECTS.clear()
+    (first, *_) = replies
+    script: Any = first if callable(first) else Script(replies=cast("tuple[Reply, ...]", replies))
     async with (
-        ScriptedProvider(Script(replies=replies)) as provider,
+        ScriptedProvider(script) as provider,
         house.worker(AGENT, TITLER),
         gateway(house, doors=("chat",), **{**HEADERS, **settings}) as door,
         AsyncOpenAI(base_url=f"{door.url}/openai/v1", api_key="any", max_retries=0, timeout=60) as client,
     ):
         house.use(provider)
         yield client
+
+
+def answer_to(request: ChatRequest, calls: list[Reply]) -> Reply:
+    """The first call, to a message that says pay, and else an answer with the message."""
+    said = str(request.messages[-1]["content"])
+    return calls[0] if said == "pay" else say(f"{said} to you")
 
 
 async def transcript(house: House, session: str) -> list[str]:
@@ -220,6 +249,118 @@ async def test_what_others_say_in_the_session_stays_in_the_conversation(house: H
     assert await sessions(house) == [session]
 
 
+async def test_words_decide_about_what_is_shown_whole(house: House) -> None:
+    """S-90: one word decides about all calls of a message; about none if a part of the arguments is not shown."""
+    long = "x" * 1_000
+    replies = (
+        call(("pay", {"amount": 7}), ("pay", {"amount": 8})),
+        say("paid"),
+        call(("note", {"text": long})),
+        say("no"),
+    )
+    async with opened(house, *replies, chat_decisions="words") as client:
+        chat = FrontEnd(client)
+        asked = await chat.say("pay 7 and 8")
+        assert asked.count("waits for an approval") == 2
+        before = [*chat.messages]
+        chat.messages[-1] = {"role": "assistant", "content": asked.partition("\n\n")[2]}
+        assert await chat.say("yes") == asked  # one of them is not shown
+        chat.messages = before
+        assert await chat.say("yes") == "paid"
+        assert sorted(EFFECTS) == [7, 8]
+        asked = await chat.say("note it")
+        assert "Answer" not in asked
+        assert await chat.say("yes") == asked
+    assert sorted(EFFECTS) == [7, 8]
+
+
+async def test_a_token_that_may_not_approve_decides_nothing(house: House) -> None:
+    """S-90: its chats are not told that words decide, and are told again what is waited for."""
+    lines, tokens = token_lines(web=("acme", "run,read"))
+    more: dict[str, Any] = {"chat_decisions": "words", "gateway_tokens": lines}
+    async with opened(house, call(("pay", {"amount": 7})), **more) as client:
+        chat = FrontEnd(client.with_options(api_key=tokens["web"]))
+        asked = await chat.say("pay 7")
+        assert "Answer" not in asked
+        assert await chat.say("yes") == asked
+    assert EFFECTS == []
+
+
+async def test_an_edit_withdraws_what_its_message_waits_for(house: House) -> None:
+    """S-90: the edited message is done, and nobody can approve the call of the one before any more."""
+    replies = [call(("pay", {"amount": 7}))]
+    async with opened(house, lambda request: answer_to(request, replies)) as client:
+        chat = FrontEnd(client)
+        assert "pay waits" in await chat.say("pay")
+        (session,) = await sessions(house)
+        assert await chat.say("hello", at=0) == "hello to you"
+        assert (await house.client.session_view(session)).requests == ()
+        assert await transcript(house, session) == ["user: hello", "assistant: hello to you"]
+    assert EFFECTS == []
+
+
+async def test_a_message_behind_a_turn_that_comes_to_wait_is_told_so(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-90: somebody who has pressed "Stop" learns what the job waits for, and it goes on with the message."""
+    monkeypatch.setattr("perdure.gateway.hub.PING_EVERY", timedelta(milliseconds=50))
+    async with opened(house, call(("hold", {})), call(("pay", {"amount": 7})), say("paid"), say("hurried")) as client:
+        chat = FrontEnd(client)
+        for event in (HELD, LET_GO):
+            event.clear()
+        going = asyncio.create_task(chat.say("go"))
+        assert await asyncio.to_thread(HELD.wait, 60)
+        going.cancel()
+        await asyncio.gather(going, return_exceptions=True)
+        said: Any = [{"role": "user", "content": "go"}, {"role": "user", "content": "hurry up"}]
+        stream = await chat.client.chat.completions.create(model="tester", messages=said, stream=True)
+        begun = await anext(stream)  # the message is sent
+        assert begun.choices[0].delta.role == "assistant"
+        LET_GO.set()
+        assert "pay waits for an approval" in await joined(stream)
+        (session,) = await sessions(house)
+        (request,) = (await house.client.session_view(session)).requests
+        await house.client.approve(session, request.request_id, by="ann")
+
+        async def has_ended() -> bool:
+            view = await house.client.session_view(session)
+            return view.open_turn is None and view.opened is not None and view.opened[1].turn == 2
+
+        await eventually(has_ended)
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"X-Chat": "{{CHAT_ID}}", "X-Person": "ann"}, "X-Chat: '{{CHAT_ID}}' is no value but a placeholder"),
+        ({"X-Chat": "c1"}, "X-Person: is missing"),
+        ({"X-Chat": "c1", "X-Person": "undefined"}, "X-Person: is missing"),
+        ({"X-Chat": "c" * 501, "X-Person": "ann"}, "X-Chat: has 501 characters"),
+    ],
+)
+async def test_headers_that_say_nothing_are_refused(house: House, headers: dict[str, str], why: str) -> None:
+    """S-90: no two people are one for want of a header."""
+    async with opened(house, say("Hi!")) as client:
+        with pytest.raises(openai.BadRequestError, match=re.escape(why)):
+            await client.chat.completions.create(model="tester", messages=[USER], extra_headers=headers)
+    assert await sessions(house) == []
+
+
+async def test_agents_have_conversations_of_their_own(house: House) -> None:
+    """S-90: a front end asks several at once, and shows each its own answers."""
+    async with opened(house, say("Hi!"), say("you")) as client:
+        chats = [FrontEnd(client), FrontEnd(client)]
+        for words, said in (("hello", "Hi!"), ("and?", "you")):
+            told = await asyncio.gather(
+                *(
+                    chat.say(words, extra_body={"model": agent})
+                    for chat, agent in zip(chats, ("tester", "titler"), strict=True)
+                )
+            )
+            assert told == [said, said]
+    assert len(await sessions(house)) == 2
+
+
 async def test_words_are_no_decision_by_default(house: House) -> None:
     """S-90: a yes is told again what is waited for; who has decided at the page goes on with the chat."""
     async with opened(house, call(("pay", {"amount": 7})), say("paid"), say("fine")) as client:
@@ -300,7 +441,7 @@ async def test_a_retry_of_another_answer_is_the_same_job(house: House) -> None:
 
 
 async def test_two_tabs_say_something_at_once(house: House) -> None:
-    """S-90: one of them is answered, and the other is told that the conversation is answered already."""
+    """S-90: one of them is answered, and the other waits, or is told that the conversation answers another message."""
     async with opened(house, say("one"), say("two")) as client:
         chat = FrontEnd(client)
         await chat.say("a")

@@ -149,7 +149,7 @@ async def test_people_are_asked_in_words_and_decide_on_the_page(house: House) ->
     async with opened(house, *replies, gateway_url="https://perdure.example") as (client, _):
         made = await ask(client)
         (session,) = await sessions(house)
-        link = f"https://perdure.example/ui/sessions/{session}"
+        link = f"https://perdure.example/ui/sessions/{session}?asked=1.1"
         assert text_of(made) == f'pay waits for an approval: {{"amount": 7}}\n{link}'
         assert made.choices[0].finish_reason == "stop"
         (request,) = (await house.client.session_view(session)).requests

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.gateway.doors.chat.requests import ChatBody, read_chat
-from perdure.gateway.doors.chat.threads import Found, Node, Tree, heard_in, page_of, read_reply, read_rounds
+from perdure.gateway.doors.chat.threads import Found, Node, Tree, digest_of, heard_in, page_of, read_reply, read_rounds
 from perdure.gateway.doors.responses.places import wire_call
 
 WORDS = "hello", "go on", "why?"
@@ -28,7 +28,14 @@ def message(told: Any) -> dict[str, Any]:
 
 
 def node(turn: int, parent: int, words: str, answer: str = "", **more: Any) -> Node:
-    return Node(turn=turn, parent=parent, heard=[(words, 0)], answer=answer, **more)
+    """A turn that the words began, behind a line of instructions."""
+    heard = [(f"Be kind.\n\n{words}", 0)]
+    return Node(turn=turn, parent=parent, words=digest_of((words, 0)), heard=heard, answer=answer, **more)
+
+
+def wrapped(turn: int, parent: int, sent: str, answer: str = "") -> Node:
+    """A turn that a template began, with a message in it."""
+    return Node(turn=turn, parent=parent, words=digest_of((sent, 0)), heard=[(sent, 0)], answer=answer)
 
 
 def silent(turn: int, parent: int, answer: str = "") -> Node:
@@ -52,7 +59,7 @@ LINE = [node(1, 0, "hello", "Hi!"), node(2, 1, "a river?", "Rhine"), node(3, 2, 
         pytest.param(["hello", ">Hi!", "a river?", "another?", "more"], 3, 2, id="answers that did not come"),
         pytest.param(["hi", ">Hi!", "more"], None, 0, id="an edit that is shown with the old answer"),
         pytest.param([">never said", "more"], None, 0, id="a window of nothing that was said"),
-        pytest.param(["hello", ">look() → 7\n\nHi!", "a lake?"], 1, 0, id="calls that are shown"),
+        pytest.param(["hello \r\n", ">Hi!\r\n", "a lake?"], 1, 0, id="other ends of lines"),
     ],
 )
 def test_what_is_shown_is_found(shown: Sequence[str], turn: int | None, taken: int) -> None:
@@ -69,8 +76,10 @@ def test_what_is_shown_is_found(shown: Sequence[str], turn: int | None, taken: i
         pytest.param(
             [node(1, 0, "go", "a"), node(2, 0, "go", "a")], ["go", ">a", "on"], 2, 2, id="the later of equals"
         ),
-        pytest.param([node(1, 0, "You are kind.\n\ngo", "a")], ["go", ">a", "on"], 1, 1, id="behind instructions"),
-        pytest.param([node(1, 0, "<doc>x</doc>\ngo", "a")], ["go", ">a", "on"], 1, 1, id="behind a document"),
+        pytest.param([wrapped(1, 0, "<doc>x</doc>\ngo", "a")], ["go", ">a", "on"], 1, 1, id="behind a document"),
+        pytest.param([wrapped(1, 0, "go\n<!-- now -->", "a")], ["go", ">a", "on"], 1, 1, id="before a note"),
+        pytest.param([wrapped(1, 0, "# Task\n<q>go</q>\n", "a")], ["go", ">a", "on"], 1, 1, id="in a template"),
+        pytest.param([node(1, 0, "b", "x"), node(2, 0, "a\n\nb", "x")], ["b", ">x", "on"], 1, 1, id="not a longer one"),
         pytest.param([node(1, 0, "one\n\ntwo", "a")], ["one", "two", ">a", "on"], 1, 1, id="two heard together"),
         pytest.param([node(1, 0, "go", "a"), silent(2, 1)], ["go", ">a", "on"], 1, 2, id="an operator went on"),
         pytest.param(
@@ -89,6 +98,19 @@ def test_turns_that_nobody_sees_belong_to_those_before(
     assert (found.turn, Tree(nodes).end_of(found.turn)) == (turn, end)
 
 
+@pytest.mark.parametrize(("sent", "shown"), [("Do not do this:\ngo", "go"), ("a\n\nb", "b"), ("ab", "a")])
+def test_a_part_of_a_message_is_an_edited_one(sent: str, shown: str) -> None:
+    """S-90: what the user has deleted of it is not read again."""
+    assert find([node(1, 0, sent, "done")], shown, ">done", "on") is None
+
+
+def test_texts_of_calls_stand_before_answers_where_they_are_told() -> None:
+    """S-90."""
+    tree = [node(1, 0, "go", "Hi!"), node(2, 0, "go", "Ho!")]
+    for tells_calls in (True, False):
+        assert Tree(tree, tells_calls=tells_calls).has_said(1, ["look() → 7\n\nHi!"]) is tells_calls
+
+
 def test_the_ids_of_calls_say_which_turn_it_is() -> None:
     """S-90: words that are the same twice are told apart by them, and a window may begin with them."""
     nodes = [node(1, 0, "go"), silent(2, 1, "a"), node(3, 0, "go"), silent(4, 3, "a")]
@@ -104,7 +126,7 @@ def test_the_ids_of_calls_say_which_turn_it_is() -> None:
 
 def test_what_is_said_to_a_request_is_no_turn() -> None:
     """S-90: the words of a decision, and what is said while a turn waits, begin none; what begins one counts."""
-    ask = f">pay waits for an approval: {{}}\nhttps://x{page_of('s')}"
+    ask = f">pay waits for an approval: {{}}\nhttps://x{page_of('s')}?asked=1.1"
     nodes = [node(1, 0, "go", "paid")]
     for shown in (["go", ask, "yes", ">paid", "on"], ["go", ask, "hello?", ask, "yes", ">paid", "on"]):
         found = find(nodes, *shown)
@@ -130,7 +152,7 @@ def test_every_branch_is_found_again(data: st.DataObject) -> None:
     while at:
         told = nodes[at - 1]
         (words, _), *_rest = told.heard or ()
-        shown, at = [words, f">{told.answer}", *shown], told.parent
+        shown, at = [words.rpartition("\n\n")[2], f">{told.answer}", *shown], told.parent
     rounds = (len(shown) - 1) // 2
     kept = data.draw(st.integers(1, rounds)) if rounds else 0
     half = data.draw(st.integers(0, 1)) if rounds else 0
@@ -147,6 +169,8 @@ def test_every_branch_is_found_again(data: st.DataObject) -> None:
         ("no, it is too much", {"a": "approval"}, [(False, None)]),
         ("yes, but only half", {"a": "approval"}, []),
         ("nothing", {"a": "approval"}, []),
+        ("no problem, go ahead", {"a": "approval"}, []),
+        ("y", {"a": "approval"}, []),
         ("sure", {"a": "approval"}, []),
         ("blue", {"a": "answer"}, [(False, "blue")]),
         ("yes", {"a": "answer", "b": "answer"}, []),

@@ -1,6 +1,7 @@
 """Carrying out a request of a conversation that its front end names: in the session of that, on the branch it shows."""
 
 import contextlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
@@ -8,16 +9,26 @@ from typing import cast
 
 from starlette.requests import Request
 
-from perdure.client import EventsGoneError, RequestRefusedError, TurnClosedError, TurnOptions
+from perdure.client import (
+    EventsGoneError,
+    RequestRefusedError,
+    SessionBusyError,
+    SessionErasedError,
+    TurnClosedError,
+    TurnOptions,
+    UnknownSessionError,
+    WrongTurnError,
+)
 from perdure.client.asks import Ask, Resume, Start
 from perdure.client.requests import Content
-from perdure.client.views import SessionView
+from perdure.client.views import SessionView, TurnView
+from perdure.contracts.events import AgentStart
 from perdure.contracts.input_requests import Need
 from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway
 from perdure.gateway.bodies import Body
-from perdure.gateway.callers import Caller
-from perdure.gateway.doors.chat.chunks import CallsShown, contents_of
+from perdure.gateway.callers import Caller, Scope
+from perdure.gateway.doors.chat.chunks import CallsShown, contents_of, questions_of
 from perdure.gateway.doors.chat.requests import WORDS
 from perdure.gateway.doors.chat.threads import (
     START,
@@ -25,7 +36,10 @@ from perdure.gateway.doors.chat.threads import (
     Node,
     Round,
     Tree,
+    digest_of,
     heard_in,
+    join_heard,
+    page_of,
     read_reply,
     read_rounds,
     without_page,
@@ -41,9 +55,13 @@ from perdure.gateway.doors.responses.replies import decided_behind, requests_of
 from perdure.gateway.doors.responses.requests import Asked, Entry, Object, Said
 from perdure.gateway.following import CANCEL_SECONDS, own_view, wait_until
 from perdure.gateway.problems import ProblemError
+from perdure.security.approvals import is_cut
 
-MARK = "chat-"
-"""Beginning of the ids of requests that begin turns here: a front end shows these, and no others."""
+_MARK = re.compile(r"chat-([0-9a-f]{16})-")
+"""Beginning of the id of a request that begins a turn here, with the digest of its words: a front end shows these."""
+
+MOST_READ = 20
+"""Last answers of which is seen whether they were edited."""
 
 
 class ChatCarrier(Carrier):
@@ -57,9 +75,9 @@ class ChatCarrier(Carrier):
         super().__init__(gateway, caller, request, key, WORDS)
         settings = gateway.client.settings
         self._session = self._request.state.session = session
-        self._action, self._mark = f"respond in {session}", MARK
+        self._action = f"respond in {session}"
         self._shows: CallsShown = settings.chat_calls
-        self._decides = settings.chat_decisions == "words"
+        self._decides = settings.chat_decisions == "words" and caller.may(Scope.APPROVE)
         self._cancels = settings.chat_closed == "cancel"
 
     async def carry_out(self, asked: Asked, body: Body) -> Carried:
@@ -75,6 +93,7 @@ class ChatCarrier(Carrier):
         replies = [entry for entry in live_replies(entries) if entry.origin is not None]
         if not replies and not new_words(entries):
             raise nothing_new(entries, self._words)
+        self._note(read_rounds(entries, self._session)[1])
         if view is None or view.opened is None:
             return await self._begin(asked, body)
         if not replies:
@@ -88,20 +107,20 @@ class ChatCarrier(Carrier):
     async def _decide(self, asked: Asked, view: SessionView) -> Carried | None:
         """Take a message for the reply of a person, if words are one and the one before it has asked; None if not."""
         rounds, said = read_rounds(asked.entries, view.session)
-        if not self._decides or not rounds or not rounds[-1].asks(view.session) or len(said) != 1:
+        place = rounds[-1].asked_at(view.session) if self._decides and rounds and len(said) == 1 else None
+        if place is None or place[0] != _last_of(view):
             return None
         try:
-            fold = await self._lookup.turn(view.session, _last_of(view))
+            fold = await self._lookup.turn(view.session, place[0])
         except EventsGoneError:
             return None
-        shown = _squeeze(without_page(rounds[-1].answers[-1], view.session))
-        for number, content in enumerate(contents_of(fold, self._shows), start=1):
-            requests, decided = requests_of(fold, number), decided_behind(fold, number)
-            left: dict[str, Need] = {name: need for name, need in requests.items() if name not in decided} or requests
-            reply = read_reply(heard_in(said[0])[0], left)
-            if reply and _squeeze(content).endswith(shown):
-                return await self._give(asked, ResponseId(view.session, fold.turn, number), fold, reply)
-        return None
+        requests, decided = requests_of(fold, place[1]), decided_behind(fold, place[1])
+        left: dict[str, Need] = {name: need for name, need in requests.items() if name not in decided} or requests
+        questions, shown = questions_of(fold, place[1]), _squeeze(rounds[-1].answers[-1])
+        if any(is_cut(questions[name]) or _squeeze(questions[name]) not in shown for name in left):
+            return None  # nobody can say yes to what is not shown
+        reply = read_reply(heard_in(said[0])[0], left)
+        return await self._give(asked, ResponseId(view.session, *place), fold, reply) if reply else None
 
     async def _give(self, asked: Asked, place: ResponseId, fold: TurnFold, reply: Sequence[Said]) -> Carried | None:
         """Give a reply of a person; None if another one stands, so that it is a message behind that."""
@@ -127,6 +146,7 @@ class ChatCarrier(Carrier):
         tree, found = await self._find(asked.entries, rounds, said)
         if found is None or await self._is_edited(tree, rounds, found):
             return await self._begin_anew(asked, body, view)
+        self._note(said[found.taken :])
         parts = [part for entry in said[found.taken :] for part in entry.parts]
         prompt = join_parts(asked.system, parts, self._words.field)
         end, place = tree.end_of(found.turn), ResponseId(view.session, _last_of(view))
@@ -150,26 +170,17 @@ class ChatCarrier(Carrier):
         """The session's turns; if asked, with the words that were said to them beside results."""
         views = await self._gateway.client.turn_views(self._session)
         starts = await self._lookup.starts((self._session, view.turn) for view in views)
-        nodes: list[Node] = []
-        for view in views:
-            start = starts.get((self._session, view.turn))
-            answer = "" if view.result is None else view.result.output or ""
-            if start is None:
-                nodes.append(Node(turn=view.turn, parent=view.turn - 1, heard=None, answer=answer))
-                continue
-            heard = [(start.prompt, len(start.parts))] if start.prompt or start.parts else []
-            if not heard and looks_behind_results:
+        nodes = [_node_of(view, starts.get((self._session, view.turn))) for view in views]
+        for at, node in enumerate(nodes):
+            if looks_behind_results and node.heard == []:
                 with contextlib.suppress(EventsGoneError):
-                    heard = (await self._lookup.turn(self._session, view.turn)).heard
-            origin = start.resumed_from
-            parent = view.turn - 1 if origin is None else origin.turn if origin.session == self._session else START
-            is_shown = bool(heard) and (not start.prompt or (view.request_id or "").startswith(MARK))
-            nodes.append(Node(turn=view.turn, parent=parent or START, heard=heard, answer=answer, is_shown=is_shown))
-        return Tree(nodes)
+                    heard = (await self._lookup.turn(self._session, node.turn)).heard
+                    nodes[at] = replace(node, heard=heard, is_shown=bool(heard))
+        return Tree(nodes, tells_calls=self._shows == "text")
 
     async def _is_edited(self, tree: Tree, rounds: Sequence[Round], found: Found) -> bool:
         """Whether an answer is shown in words that its turn has not said; the beginning of one is none."""
-        for one, turn in zip(reversed(rounds), reversed(found.turns), strict=False):
+        for one, turn in list(zip(reversed(rounds), reversed(found.turns), strict=False))[:MOST_READ]:
             if tree.has_said(turn, one.answers) or not tree.answers_of(turn):
                 continue
             shown = _squeeze(without_page(one.answers[-1], self._session))
@@ -177,13 +188,14 @@ class ChatCarrier(Carrier):
                 folds = [await self._lookup.turn(self._session, it) for it in (turn, *tree.silent_behind(turn))]
             except EventsGoneError:
                 continue
-            told = [text for fold in folds for text in contents_of(fold, self._shows)]
-            if not any(text.startswith(shown) or text.endswith(shown) for text in map(_squeeze, told)):
+            told = [_squeeze(text) for fold in folds for text in contents_of(fold, self._shows)]
+            is_question = one.asked_at(self._session) is not None
+            if not any(text.startswith(shown) or (is_question and text.endswith(shown)) for text in told):
                 return True
         return False
 
     async def _begin_anew(self, asked: Asked, body: Body, view: SessionView) -> Carried:
-        """Begin with the conversation that is shown, in the session, which keeps what was there."""
+        """Begin with the conversation that is shown, in the session, which keeps what was there, and waits on."""
         prompt, history = begin(await self._lookup.resolved(asked.entries), asked.system, self._words)
         return await self._resume(asked, body, view, START, prompt, history)
 
@@ -196,13 +208,38 @@ class ChatCarrier(Carrier):
         prompt: Content,
         history: Sequence[Object] = (),
     ) -> Carried:
-        """Go on from a turn that is not the last one."""
+        """Go on from a turn that is not the last one; what that one waits for is withdrawn with it."""
         options = self._options(asked) | ({"history": history} if history else {})
-        refusal = None if view.state is RunState.ENDED else lacking(view, {"answer", "approval", "result"})
         ask = Resume(
             session=view.session, prompt=prompt, turn=turn, agent=asked.model, options=cast("TurnOptions", options)
         )
-        return Carried(await self._start(ask, body, refusal))
+        waits = (
+            lacking(view, {"answer", "approval", "result"}) if history and view.state is not RunState.ENDED else None
+        )
+        try:
+            return Carried(await self._start(ask, body, waits))
+        except SessionBusyError:
+            view = await self._gateway.client.session_view(view.session)
+            if view.state is not RunState.WAITING_FOR_INPUT or history:
+                raise
+        why = f"{self._caller.name} has edited its message, or asked for another answer"
+        with contextlib.suppress(WrongTurnError):
+            await self._gateway.client.cancel(view.session, why, _last_of(view))
+        await self._wait_for_end(view)
+        return Carried(await self._start(ask, body))
+
+    async def _start(self, ask: Ask, body: Body, refusal: RequestRefusedError | None = None) -> ResponseId:
+        try:
+            return await super()._start(ask, body, refusal)
+        except SessionErasedError:
+            raise
+        except (SessionBusyError, UnknownSessionError):  # nobody may know yet what a request beside this one begins
+            where = f"wait for its end, or stop it at {page_of(self._session)} of the gateway"
+            raise SessionBusyError(f"messages: this conversation still answers another message; {where}") from None
+
+    def _note(self, said: Sequence[Entry]) -> None:
+        """Note the words of the message in the id of the request that begins a turn."""
+        self._mark = f"chat-{digest_of(join_heard([*map(heard_in, said)]))}-"
 
     async def _choose(
         self, asked: Asked, previous: ResponseId, prompt: Content
@@ -224,6 +261,24 @@ class ChatCarrier(Carrier):
 
 def _last_of(view: SessionView) -> int:
     return 1 if view.opened is None else view.opened[1].turn
+
+
+def _node_of(view: TurnView, start: AgentStart | None) -> Node:
+    """A turn in the tree; its log may be deleted."""
+    mark = _MARK.match(view.request_id or "")
+    node = Node(
+        turn=view.turn,
+        parent=view.turn - 1,
+        words=mark[1] if mark else "",
+        heard=None,
+        answer="" if view.result is None else view.result.output or "",
+    )
+    if start is None:
+        return node
+    origin, heard = start.resumed_from, [(start.prompt, len(start.parts))] if start.prompt or start.parts else []
+    if origin is not None:
+        node = replace(node, parent=(origin.turn or START) if origin.session == view.session else START)
+    return replace(node, heard=heard, is_shown=bool(node.words))
 
 
 def _of_session(entry: Entry, session: str) -> Entry:

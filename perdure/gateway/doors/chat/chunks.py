@@ -15,6 +15,7 @@ from perdure.gateway.doors.responses.objects import Item, Shape, asked_call, tex
 from perdure.gateway.doors.responses.places import NOTE, Place, ResponseId
 from perdure.gateway.doors.responses.settings import LEFT_ALONE
 from perdure.gateway.problems import ProblemError
+from perdure.security.approvals import is_cut
 
 PREFIX = "chatcmpl-"
 """Prefix of the id of a completion; that of its response is behind it."""
@@ -63,6 +64,11 @@ class Chunks:
         self.fold = TurnFold(session, turn, shape, at)
         return self.fold
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the turn has begun."""
+        return self.fold is not None and bool(self.fold.segments)
+
     def begin(self) -> Item:
         """The first chunk; it does not wait for a worker."""
         return self._chunk({"role": "assistant", "content": ""})
@@ -82,7 +88,7 @@ class Chunks:
                 item = self._item_at(event)
                 yield self._show(str(item["id"]), f"{item['name']}({body['arguments']})")
             case "response.output_item.done":
-                yield from self._take_item(cast("Item", body["item"]))
+                yield from self._take_item(cast("Item", body["item"]), event.segment)
             case "response.completed" | "response.failed" | "response.incomplete":
                 yield from self._end(cast("Item", body["response"]))
             case _:
@@ -93,12 +99,12 @@ class Chunks:
             return {"id": event.body["item_id"], "name": ""}
         return self.fold.segments[event.segment - 1].items[cast("int", event.body["output_index"])]
 
-    def _take_item(self, item: Item) -> Iterator[Item]:
+    def _take_item(self, item: Item, segment: int) -> Iterator[Item]:
         match item["type"]:
             case "mcp_call" if self.shows != "none" and item["status"] != "incomplete":
                 yield self._show(str(item["id"]), f"\n→ {_outcome_of(item)}")
             case "mcp_approval_request" | "function_call" if question := ask_of(item, self.fold):
-                yield self._ask(item, question)
+                yield self._ask(item, question, segment)
             case "function_call":
                 self._calls.append(str(item["call_id"]))
                 function = {"name": item["name"], "arguments": item["arguments"]}
@@ -107,11 +113,13 @@ class Chunks:
             case _:
                 pass
 
-    def _ask(self, item: Item, text: str) -> Item:
-        """Request for a decision of people, with the page on which they decide."""
-        how = "" if not self.decides else HERE if item["type"] == "function_call" else YES_OR_NO
-        lines = [text, *([f"{how}{self.link}"] if self.link else [])]
-        return self._say(str(item["id"]), "\n".join(lines))
+    def _ask(self, item: Item, text: str, segment: int) -> Item:
+        """Request for a decision of people, with the page on which they decide, and the place that asks."""
+        how = HERE if item["type"] == "function_call" else YES_OR_NO
+        how = how if self.decides and not is_cut(str(item["arguments"])) else ""
+        turn = self.place.turn if self.fold is None else self.fold.turn
+        page = f"\n{how}{self.link}?asked={turn}.{segment}" if self.link else ""
+        return self._say(str(item["id"]), f"{text}{page}")
 
     def _say(self, block: str, text: str) -> Item:
         """A piece of the text; blocks of it stand apart."""
@@ -176,6 +184,12 @@ def ask_of(item: Item, fold: TurnFold | None) -> str:
         return f"{item['name']} waits for an approval: {item['arguments']}"
     is_question = fold is not None and fold.needs.get(asked_call(item)) == "answer"
     return _question_of(item) if item["type"] == "function_call" and is_question else ""
+
+
+def questions_of(fold: TurnFold, segment: int) -> dict[str, str]:
+    """The questions of a turn's segment to people, by the ids of the calls."""
+    items = fold.segments[segment - 1].items if 0 < segment <= len(fold.segments) else []
+    return {asked_call(item): question for item in items if (question := ask_of(item, fold))}
 
 
 def contents_of(fold: TurnFold, shows: CallsShown) -> list[str]:

@@ -27,7 +27,7 @@ from perdure.gateway.doors.responses.events import WireEvent
 from perdure.gateway.doors.responses.following import ask_again, find_turn, follow, read_turn
 from perdure.gateway.doors.responses.objects import Item
 from perdure.gateway.doors.responses.places import PATHS, ResponseId
-from perdure.gateway.doors.responses.refusals import WaitsError
+from perdure.gateway.doors.responses.refusals import WaitsError, lacking
 from perdure.gateway.doors.responses.replies import last_asking
 from perdure.gateway.doors.responses.routes import models_router
 from perdure.gateway.following import wait_for_client
@@ -52,7 +52,7 @@ async def create_chat_completion(
     """Start a turn, or give one the results that it waits for; then stream its completion, or wait for it."""
     configured = gateway.client.settings
     told = read_headers(request, configured, body.model)
-    speaker, session = told.by(caller), told.session_for(caller.tenant)
+    speaker, session = told.by(caller), told.session_for(caller.tenant, body.model)
     asked = read_chat(body, tunes=caller.may(Scope.TUNE))
     asked = replace(asked, model=configured.chat_task_agent) if told.task else asked
     carrier = Carrier(gateway, speaker, request, idempotency_key, WORDS)
@@ -73,7 +73,7 @@ async def create_chat_completion(
         created=int(time.time()),
         shows=configured.chat_calls,
         link=f"{base}{page_of(place.session)}",
-        decides=session is not None and configured.chat_decisions == "words",
+        decides=session is not None and configured.chat_decisions == "words" and caller.may(Scope.APPROVE),
         left_alone=settings.left_alone,
     )
     reader = await act_for(gateway, caller, place.session)
@@ -107,7 +107,21 @@ async def _events_of(
         return
     async with aclosing(follow(gateway, place, None, feed, chunks.make)) as events:
         async for found in events:
-            yield found
+            if found or chunks.has_begun or (asking := await _find_asking_before(gateway, place)) is None:
+                yield found
+                continue
+            chunks.fold = await read_turn(gateway, asking.place, await find_turn(gateway, asking.place))
+            yield ask_again(chunks.fold, asking.place.segment, asking.missing)
+            return
+
+
+async def _find_asking_before(gateway: Gateway, place: ResponseId) -> Carried | None:
+    """The segment that asks people, if a message waits behind its turn; None if nothing of it waits for people."""
+    view = await gateway.client.session_view(place.session)
+    if view.opened is None or view.opened[1].turn >= place.turn:
+        return None
+    waits = lacking(view, {"answer", "approval"})
+    return None if waits is None else await _find_asking(gateway, waits)
 
 
 async def _wait(gateway: Gateway, caller: Caller, request: Request, carried: Carried, chunks: Chunks) -> Response:

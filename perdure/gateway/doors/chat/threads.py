@@ -4,7 +4,9 @@ A front end sends the branch that its user looks at, by words alone. Who edits a
 makes a branch; in the session it is a turn that goes on from an earlier one than the last.
 """
 
+import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +20,9 @@ START = 0
 MOST_ROUNDS = 50
 """Last rounds of a conversation without its beginning that are looked for."""
 
+MOST_TOGETHER = 20
+"""Messages that a turn has heard together."""
+
 MOST_TAKEN = 5
 """Messages before the last one, without an answer behind them, that turns are looked for of."""
 
@@ -28,6 +33,7 @@ class Node:
 
     Attributes:
         parent: The turn that it goes on from; 0 is the beginning.
+        words: Digest of the messages that began it, without what stands before them; empty if nobody has noted it.
         heard: Words that it has heard; None if its log is deleted.
         answer: Its text; empty as long as it has none.
         is_shown: Whether the user of the front end began it, with words that are shown there.
@@ -35,25 +41,48 @@ class Node:
 
     turn: int
     parent: int
+    words: str = ""
     heard: Sequence[Heard] | None = ()
     answer: str = ""
     is_shown: bool = True
 
     def counts(self, messages: Sequence[Heard]) -> Iterator[int]:
-        """Numbers of these messages, the first ones, that it may have heard together.
-
-        Other words may stand before them, such as instructions, or the text of a document.
-        """
-        if self.heard is None:
+        """Numbers of these messages, the first ones, that it may have heard together."""
+        if self.heard is None and not self.words:
             yield 1
-        for told, files_told in self.heard or ():
-            text, files = "", 0
-            for count, (words, of_it) in enumerate(messages, start=1):
-                text, files = f"{text}\n\n{words}" if text and words else text or words, files + of_it
-                if len(text) > len(told):
-                    break
-                if files == files_told and (told == text or (text and told.endswith(f"\n{text}"))):
-                    yield count
+            return
+        for count in range(1, min(len(messages), MOST_TOGETHER) + 1):
+            together = join_heard(messages[:count])
+            if self.words == digest_of(together) or any(_has(told, together, self.words) for told in self.heard or ()):
+                yield count
+
+
+def _has(told: Heard, shown: Heard, words: str) -> bool:
+    """Whether a turn has heard what is shown: in the text of a template, or behind instructions if nothing is noted."""
+    text, prompt = clean(shown[0]), clean(told[0])
+    if words:
+        return bool(text) and text in prompt and _WRAPPED.search(prompt) is not None
+    return told[1] == shown[1] and (prompt == text or prompt.endswith(f"\n\n{text}"))
+
+
+_WRAPPED = re.compile(r"</\w|-->|^#{1,4} ", re.MULTILINE)
+"""Found in the texts that front ends put around a message, such as of documents; they show the message alone."""
+
+
+def clean(text: str) -> str:
+    """A text without what front ends change in it when they keep it."""
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n")).strip()
+
+
+def digest_of(words: Heard) -> str:
+    """Digest of a message; of its text, since front ends do not keep each image."""
+    text, files = clean(words[0]), words[1]
+    return hashlib.sha256((text or f"{files} files").encode(errors="replace")).hexdigest()[:16]
+
+
+def join_heard(messages: Sequence[Heard]) -> Heard:
+    """Messages that are heard together."""
+    return "\n\n".join(text for text, _ in messages if text), sum(files for _, files in messages)
 
 
 @dataclass(kw_only=True)
@@ -71,9 +100,14 @@ class Round:
     turns: list[int] = field(default_factory=list[int])
     is_reply: bool = False
 
-    def asks(self, session: str) -> bool:
-        """Whether it ends with a request to people, which has the address of the session's page."""
-        return bool(self.answers) and page_of(session) in self.answers[-1].rpartition("\n")[2]
+    def asked_at(self, session: str) -> tuple[int, int] | None:
+        """The turn and the segment that ask people with its last answer; None if it asks nothing.
+
+        The address of the session's page behind what is asked says so.
+        """
+        last = self.answers[-1].rpartition("\n")[2] if self.answers else ""
+        found = re.search(rf"{re.escape(page_of(session))}\?asked=(\d{{1,9}})\.(\d{{1,9}})\W*$", last)
+        return None if found is None else (int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True)
@@ -97,13 +131,12 @@ def page_of(session: str) -> str:
 
 
 def without_page(text: str, session: str) -> str:
-    """A text without the line that ends it with the address of the session's page."""
-    before, _, last = text.rpartition("\n")
-    return before if page_of(session) in last else text
+    """A text without its lines that have the address of the session's page."""
+    return "\n".join(line for line in text.splitlines() if page_of(session) not in line)
 
 
-_YES = re.compile(r"(?:yes|y|approved?)[.!]?", re.IGNORECASE)
-_NO = re.compile(r"(?:no|n|den(?:y|ied))\b[\s.,:;!-]*(?P<reason>.*)", re.IGNORECASE | re.DOTALL)
+_YES = re.compile(r"(?:yes|approved?)[.!]?", re.IGNORECASE)
+_NO = re.compile(r"(?:no|den(?:y|ied))[.!]?(?:\s*[,.:;!-]\s*(?P<reason>.*))?", re.IGNORECASE | re.DOTALL)
 
 
 def read_reply(words: str, requests: Mapping[str, Need]) -> list[Said]:
@@ -119,7 +152,7 @@ def read_reply(words: str, requests: Mapping[str, Need]) -> list[Said]:
     if _YES.fullmatch(text):
         return [Said(call_id=name, approve=True) for name in requests]
     denied = _NO.fullmatch(text)
-    return [Said(call_id=name, reason=denied["reason"]) for name in requests] if denied else []
+    return [Said(call_id=name, reason=denied["reason"] or "") for name in requests] if denied else []
 
 
 def read_rounds(entries: Sequence[Entry], session: str) -> tuple[list[Round], list[Entry]]:
@@ -131,7 +164,7 @@ def read_rounds(entries: Sequence[Entry], session: str) -> tuple[list[Round], li
             said.append(entry)
         elif entry.is_models and not entry.is_bare:
             if said or not rounds:
-                is_reply = bool(rounds) and rounds[-1].asks(session)
+                is_reply = bool(rounds) and rounds[-1].asked_at(session) is not None
                 rounds.append(Round(messages=[heard_in(one) for one in said] or None, is_reply=is_reply))
                 said = []
             _add(rounds[-1], entry, session)
@@ -176,9 +209,15 @@ class _Path:
 
 
 class Tree:
-    """The turns of a session, by what they go on from."""
+    """The turns of a session, by what they go on from.
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    Args:
+        nodes: The turns.
+        tells_calls: Whether the texts of calls stand before answers.
+    """
+
+    def __init__(self, nodes: Sequence[Node], *, tells_calls: bool = False) -> None:
+        self._tells_calls = tells_calls
         self._nodes: Mapping[int, Node] = {node.turn: node for node in nodes}
         self._behind: dict[int, list[Node]] = {}
         for node in nodes:
@@ -252,13 +291,14 @@ class Tree:
     def answers_of(self, turn: int) -> list[str]:
         """The answers of a turn and of those behind it that the user did not begin."""
         turns = (turn, *self.silent_behind(turn))
-        return [answer for it in turns if it in self._nodes and (answer := self._nodes[it].answer.strip())]
+        return [answer for it in turns if it in self._nodes and (answer := clean(self._nodes[it].answer))]
 
     def has_said(self, turn: int, answers: Sequence[str]) -> bool:
-        """Whether what is shown ends with an answer of the turn; other texts may stand before it."""
+        """Whether an answer is shown as the turn has given it."""
         if not answers:
             return True
-        return any(answers[-1] == said or answers[-1].endswith(f"\n{said}") for said in self.answers_of(turn))
+        shown, behind = clean(answers[-1]), self._tells_calls
+        return any(shown == said or (behind and shown.endswith(f"\n{said}")) for said in self.answers_of(turn))
 
     def silent_behind(self, turn: int) -> list[int]:
         """The turns behind one that the user did not begin, such as those that results began, in order."""

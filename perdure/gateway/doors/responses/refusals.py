@@ -54,7 +54,7 @@ def refuse_unknown_choice(asked: Asked, fold: TurnFold) -> None:
         )
 
 
-def lacking(view: SessionView, needs: AbstractSet[Need]) -> RequestRefusedError | None:
+def lacking(view: SessionView, needs: AbstractSet[Need]) -> "WaitsError | None":
     """The refusal of a message while requests with such needs are open; None if none are."""
     now = datetime.now(UTC)
     found = [one for one in view.requests if one.needs in needs and (one.expires_at is None or one.expires_at > now)]
