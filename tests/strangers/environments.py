@@ -20,14 +20,18 @@ NEEDS = {
     "openai_js.mjs": ("openai", "zod"),
     "openai_agents_js.mjs": ("@openai/agents", "zod"),
     "ai_sdk.mjs": ("ai", "@ai-sdk/openai", "zod"),
+    "langchain_js.mjs": ("langchain", "@langchain/openai", "@langchain/core", "zod"),
+}
+"""Packages of each program, of PyPI or of npm; an environment of its own for each, so that none holds another back."""
+
+CHATS: dict[str, tuple[str, ...]] = {
     "chat_openai_python.py": ("openai",),
     "chat_openai_js.mjs": ("openai", "zod"),
     "chat_langchain.py": ("langchain", "langchain-openai"),
     "chat_litellm.py": ("litellm",),
     "chat_ai_sdk.mjs": ("ai", "@ai-sdk/openai", "zod"),
-    "langchain_js.mjs": ("langchain", "@langchain/openai", "@langchain/core", "zod"),
 }
-"""Packages of each program, of PyPI or of npm; an environment of its own for each, so that none holds another back."""
+"""Packages of each program that speaks Chat Completions."""
 
 PAGES = {"copilotkit.jsx": ("@copilotkit/react-core", "react", "react-dom", "zod", "esbuild")}
 """Packages of each program for a browser."""
@@ -54,7 +58,7 @@ def make(program: str, folder: Path) -> list[str]:
     """Install what a program needs into a folder, and copy the program there; the command that runs it."""
     for name in (program, f"cases{Path(program).suffix}"):
         shutil.copy(PROGRAMS / name, folder)
-    packages = NEEDS[program]
+    packages = {**NEEDS, **CHATS}[program]
     if program.endswith(".mjs"):
         _install(packages, folder)
         return ["node", program]

@@ -154,7 +154,7 @@ async def _wait(gateway: Gateway, caller: Caller, request: Request, carried: Car
 
 
 class _SlowAnswer(EventStream):
-    """An answer that comes in pieces, and is no stream of events."""
+    """An answer in JSON that comes in pieces."""
 
     media_type = "application/json"
 
