@@ -213,7 +213,9 @@ def test_a_problem_has_openais_form(status: int, code: str, expected: tuple[int,
 
 @pytest.mark.deep
 def test_a_door_is_known_by_name_and_imported_only_if_it_is_named() -> None:
-    with pytest.raises(ValidationError, match="there is no door 'a2b'; the doors are a2a, agui, chat, responses, nexus"):
+    with pytest.raises(
+        ValidationError, match="there is no door 'a2b'; the doors are a2a, agui, chat, responses, nexus"
+    ):
         Settings(doors="responses,a2b")  # type: ignore[arg-type]
     assert Settings(doors=" responses, ").doors == ("responses",)  # type: ignore[arg-type]
     assert open_doors(["nexus"]) == ()  # a worker's
