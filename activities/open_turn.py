@@ -401,12 +401,14 @@ class OpenTurnActivity:
             raise permanent(told, last_lines(str(error))) from None
         except RecordingError as error:
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, str(error))) from None
-        brought = {tool.name for tool in opening.request.tools}
-        if (taken := next((tool.name for tool in remote if tool.name in brought), None)) is not None:
-            message = f"tools: tool {taken!r}: the agent has a tool of that name, of an MCP server; rename yours"
+        brought = {tool.name: tool.gives_way for tool in opening.request.tools}
+        taken = {tool.name for tool in remote if tool.name in brought}
+        if (name := next((name for name in brought if name in taken and not brought[name]), None)) is not None:
+            message = f"tools: tool {name!r}: the agent has a tool of that name, of an MCP server; rename yours"
             raise permanent(runtime_error(ReasonCode.REQUEST_INVALID, message))
+        kept = (tool for tool in definition.tools if tool.reference != REQUEST_REFERENCE or tool.name not in taken)
         try:
-            return AgentDefinition.model_validate({**dict(definition), "tools": (*definition.tools, *remote)})
+            return AgentDefinition.model_validate({**dict(definition), "tools": (*kept, *remote)})
         except ValidationError as error:
             message = f"the tools of its MCP servers cannot be used: {error.errors()[0]['msg']}"
             raise permanent(runtime_error(ReasonCode.RUNTIME_MCP_UNAVAILABLE, message)) from None

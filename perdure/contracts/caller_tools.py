@@ -55,7 +55,22 @@ class CallerTool(Value):
         return ToolDeclaration(**dict(self), reference=CALLER_REFERENCE, interactive=True, runs="caller")
 
 
-def _are_few_and_small(tools: tuple[CallerTool, ...]) -> tuple[CallerTool, ...]:
+class RequestTool(CallerTool):
+    """A tool that a start request brings for its turn.
+
+    Attributes:
+        gives_way: Whether it is left out if the agent has a tool of that name, in place of the request being refused.
+    """
+
+    gives_way: bool = Field(default=False, exclude_if=operator.not_)
+
+    @property
+    def described(self) -> CallerTool:
+        """The tool, however it came."""
+        return CallerTool(**{name: value for name, value in self if name != "gives_way"})
+
+
+def _are_few_and_small(tools: tuple[RequestTool, ...]) -> tuple[RequestTool, ...]:
     if len(tools) > MOST_CALLER_TOOLS:
         msg = f"there are {len(tools)}, the limit is {MOST_CALLER_TOOLS}"
         raise ValueError(msg)
@@ -69,5 +84,5 @@ def _are_few_and_small(tools: tuple[CallerTool, ...]) -> tuple[CallerTool, ...]:
     return tools
 
 
-CallerTools = Annotated[tuple[CallerTool, ...], AfterValidator(_are_few_and_small), Field(exclude_if=operator.not_)]
+CallerTools = Annotated[tuple[RequestTool, ...], AfterValidator(_are_few_and_small), Field(exclude_if=operator.not_)]
 """Tools of a start request, of at most 64 KiB together."""

@@ -4,17 +4,14 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from perdure.testing import ScriptedProvider
-from tests.gateway import gateway
 from tests.house import House
 from tests.strangers import environments
-from tests.strangers.proxy import Proxy
-from tests.strangers.test_strangers import TWICE, UNHARMED, Accident, Stranger, Told, agent_of, brain
+from tests.strangers.test_strangers import TWICE, UNHARMED, Accident, Stranger, Told, agent_of, brain, two_gateways
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1_200)]
 
@@ -78,24 +75,12 @@ async def test_a_client_does_nothing_twice(client: Stranger, house: House) -> No
     async with (
         ScriptedProvider(brain) as provider,
         house.worker(*agents),
-        gateway(house, **settings) as other,
-        AsyncExitStack() as first,
+        two_gateways(house, **settings) as (proxy, cut, restart),
     ):
         house.use(provider)
-        door = await first.enter_async_context(gateway(house, **settings))
-        async with Proxy(door.url).opened() as proxy:
-
-            async def cut() -> None:
-                assert await proxy.cut()
-
-            async def restart() -> None:
-                """A rolling restart: new connections are led to the other gateway, and then the first one stops."""
-                proxy.target = other.url
-                await first.aclose()
-
-            if "cut" in expected:
-                accidents |= {"cut": cut, "restart": restart}
-            said, errors = await client.run(proxy.url)
+        if "cut" in expected:
+            accidents |= {"cut": cut, "restart": restart}
+        said, errors = await client.run(proxy.url)
         sessions = Counter(session.agent for session, _ in await house.client.sessions(limit=200))
     assert not accidents, errors
     told = {case: Told(text, effects[case], sessions[case]) for case, text in said.items()}

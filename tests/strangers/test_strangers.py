@@ -7,8 +7,8 @@ import asyncio
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,6 +149,24 @@ def agent_of(name: str, effects: Counter[str], accidents: dict[str, Accident]) -
     return agent
 
 
+@asynccontextmanager
+async def two_gateways(house: House, **settings: Any) -> AsyncIterator[tuple[Proxy, Accident, Accident]]:
+    """A way to the first of two gateways, what cuts it, and a rolling restart."""
+    async with gateway(house, **settings) as other, AsyncExitStack() as first:
+        door = await first.enter_async_context(gateway(house, **settings))
+        async with Proxy(door.url).opened() as proxy:
+
+            async def cut() -> None:
+                assert await proxy.cut()
+
+            async def restart() -> None:
+                """New connections are led to the other gateway, and then the first one stops."""
+                proxy.target = other.url
+                await first.aclose()
+
+            yield proxy, cut, restart
+
+
 class Stranger(NamedTuple):
     """A program that is installed with its framework."""
 
@@ -201,26 +219,14 @@ async def test_a_framework_does_nothing_twice(stranger: Stranger, house: House) 
     async with (
         ScriptedProvider(brain) as provider,
         house.worker(*agents),
-        gateway(house, doors=("responses",)) as other,
-        AsyncExitStack() as first,
+        two_gateways(house, doors=("responses",)) as (proxy, cut, restart),
     ):
         house.use(provider)
-        door = await first.enter_async_context(gateway(house, doors=("responses",)))
-        async with Proxy(door.url).opened() as proxy:
-
-            async def cut() -> None:
-                assert await proxy.cut()
-
-            async def restart() -> None:
-                """A rolling restart: new connections are led to the other gateway, and then the first one stops."""
-                proxy.target = other.url
-                await first.aclose()
-
-            accidents["cut"], accidents["restart"] = cut, restart
-            if "resumed" in expected:
-                accidents["resumed"] = cut
-            said, errors = await stranger.run(proxy.url)
-            assert await stranger.run_page(proxy.url) == "read Name a river."
+        accidents |= {"cut": cut, "restart": restart}
+        if "resumed" in expected:
+            accidents["resumed"] = cut
+        said, errors = await stranger.run(proxy.url)
+        assert await stranger.run_page(proxy.url) == "read Name a river."
         sessions = Counter(session.agent for session, _ in await house.client.sessions(limit=200))
     assert not accidents, errors
     told = {case: Told(text, effects[case], sessions[case]) for case, text in said.items()}

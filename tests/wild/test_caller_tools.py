@@ -188,6 +188,22 @@ async def test_a_tool_of_a_caller_shadows_none_of_the_agent_and_is_shadowed_by_n
     assert (code, f"tool '{name}'" in told, "rename yours" in told) == ("request.invalid", True, True), told
 
 
+@pytest.mark.deep
+async def test_tools_that_give_way_to_those_of_a_server_are_left_out(run: Run) -> None:
+    """Open WebUI 0.12.4 offers 36 tools of its own to every model, of which no person can rename one."""
+    peer = StdioServerConfig(name="peer", command=sys.executable, args=(str(PEER), ""))
+    tools = [{**GIVEN, "name": name, "gives_way": True} for name in ("peer__echo", "ask_user", "generate", "other")]
+    ended = await run(
+        agent(tools=[ask_user], mcp_servers=[peer]), call(("peer__echo", {"text": "hi"})), DONE, tools=tools
+    )
+    functions: list[Any] = [tool["function"] for tool in run.requests[0].request.tools]
+    offered = [function["name"] for function in functions]
+    assert len(offered) == len({*offered}), offered
+    assert {"ask_user", "peer__echo", "other"} <= {*offered}
+    assert (ended["output"], "generate" in offered) == ("done", False)
+    assert "hi" in read(run)[0]
+
+
 async def test_every_call_of_a_mixed_answer_has_one_result(run: Run) -> None:
     """https://github.com/pydantic/pydantic-ai/issues/6486 and https://github.com/atuinsh/atuin/pull/3893.
 

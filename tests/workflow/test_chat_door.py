@@ -122,6 +122,17 @@ async def test_calls_of_this_door_lead_back_to_their_session(house: House) -> No
     assert len(await sessions(house)) == 2
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_functions_that_the_agent_has_too_give_way_and_are_named(house: House, streams: bool) -> None:
+    """S-89: front ends offer the same functions to each model, such as Open WebUI its `ask_user`."""
+    tools = [LOOK, {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}]
+    async with opened(house, call(("add", {"a": 1, "b": 2})), say("three")) as (client, _):
+        made: Any = await ask(client, tools=tools, seed=1, stream=streams)
+        if streams:
+            made = [chunk async for chunk in made][-1]
+        assert made.metadata["left_alone"] == "seed, tools.add"
+
+
 async def test_without_such_ids_each_request_is_a_session_of_its_own(house: House) -> None:
     """S-89: one key stands for all people of a front end, and two of them may begin with the same words."""
     async with opened(house, say("Hi!"), say("You said hello.")) as (client, _):

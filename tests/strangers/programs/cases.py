@@ -28,6 +28,34 @@ def user(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
+FUNCTIONS: Any = [
+    {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
+]
+"""Functions of a program, as Chat Completions has them."""
+
+
+def named(model: str) -> Any:
+    """Options of a request of the conversation that is named as the agent."""
+    return {"extra_headers": {"X-Chat": model}}
+
+
+def talk(asking: Callable[..., Any], model: str, texts: list[str], **more: Any) -> str:
+    """Say one text after the other, and run the functions that the messages call; the text of the last answer."""
+    messages: list[Any] = []
+    message: Any = None
+    for said in texts:
+        messages.append(user(said))
+        while True:
+            message = asking(model, messages, **more)
+            messages.append(message)
+            if not message.tool_calls:
+                break
+            for call in message.tool_calls:
+                output = f"{call.function.name} seen"
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": output})
+    return str(message.content)
+
+
 async def outcome(case: Callable[[str], str | Awaitable[str]]) -> str:
     """The text of a case, or the class and the status of its exception."""
     try:

@@ -9,7 +9,7 @@ from perdure.agents.context import ToolDefinitionError
 from perdure.agents.data import AgentDataError, InlineAgents, Registered
 from perdure.client import RequestRefusedError
 from perdure.client.requests import turn_request
-from perdure.contracts.caller_tools import CallerTool
+from perdure.contracts.caller_tools import RequestTool
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}}
 GIVEN: dict[str, Any] = {"name": "lookup", "description": "Look a customer up.", "parameters": SCHEMA}
@@ -72,4 +72,7 @@ def test_a_request_without_tools_is_written_as_before() -> None:
 
 def test_a_name_that_the_agent_has_is_refused() -> None:
     with pytest.raises(ToolDefinitionError, match="the agent has a tool of that name"):
-        declare_caller_tools([CallerTool(**GIVEN)], {"lookup"})
+        declare_caller_tools([RequestTool(**GIVEN)], {"lookup"})
+    giving_way = RequestTool(**GIVEN, gives_way=True)
+    assert declare_caller_tools([giving_way], {"lookup"}) == ()
+    assert declare_caller_tools([giving_way]) == declare_caller_tools([RequestTool(**GIVEN)])

@@ -16,7 +16,7 @@ from perdure import ToolDefinitionError, caller_tool, stop
 from perdure.agents.caller_tools import declare_caller_tools
 from perdure.agents.data import AgentDataError, InlineAgents, Registered
 from perdure.agents.schemas import GivenUpError
-from perdure.contracts.caller_tools import CallerTool
+from perdure.contracts.caller_tools import RequestTool
 from perdure.contracts.tools import ToolDeclaration
 from perdure.llm.tool_schemas import ShownTools
 from perdure.schema_checks import problem
@@ -130,7 +130,7 @@ def test_a_schema_of_a_client_is_taken_shown_and_held_to(
     schema: dict[str, Any], fits: dict[str, Any], breaks: dict[str, Any]
 ) -> None:
     """S-81."""
-    (declared,) = declare_caller_tools([CallerTool(name="order", parameters=schema)])
+    (declared,) = declare_caller_tools([RequestTool(name="order", parameters=schema)])
     assert declared.parameters == schema
     (shown,) = ShownTools([declared]).declarations()
     assert '"type": "object"' in str(shown).replace("'", '"')
@@ -162,7 +162,7 @@ def declare(pattern: str) -> ToolDeclaration:
         "required": ["id"],
         "properties": {"id": {}, "text": {"type": "string", "pattern": pattern}},
     }
-    (declared,) = declare_caller_tools([CallerTool(name="find", parameters=schema)])
+    (declared,) = declare_caller_tools([RequestTool(name="find", parameters=schema)])
     assert caller_tool("find", "Find.", schema).declaration.parameters == schema
     return declared
 
@@ -178,7 +178,7 @@ def test_sets_of_characters_that_take_long_to_compile_are_counted_over_a_request
     schema: dict[str, Any] = {"type": "object", "properties": many}
     one: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string", "pattern": WIDE * 11}}}
     with pytest.raises(ToolDefinitionError, match="may have 50 sets"):
-        declare_caller_tools([CallerTool(name="find", parameters=schema)])
+        declare_caller_tools([RequestTool(name="find", parameters=schema)])
     for field, told in ((schema, "may have 50 sets"), (one, "has more than 10 sets")):
         with pytest.raises(AgentDataError, match=told):
             worker.agent({"name": "inline", "model": "openai/scripted", "output_schema": field})

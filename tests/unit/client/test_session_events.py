@@ -110,11 +110,10 @@ async def test_one_turn_ends_with_its_own_end(client: Client) -> None:
 async def test_a_turn_that_is_terminated_ends_the_stream_with_its_cause(client: Client) -> None:
     """What had been written comes first."""
     session = await three_turns(client)
-    turn = await client.send(session, "hold")
-    await turn.number()
-    await client.temporal.get_workflow_handle(session).terminate(reason="enough of it")
+    await client.send(session, "hold")
     events = client.events(session, 4)
-    assert [(await anext(events)).seq for _ in range(3)] == [5, 6, 7]
+    assert [(await anext(events)).seq for _ in range(3)] == [5, 6, 7]  # the turn has begun
+    await client.temporal.get_workflow_handle(session).terminate(reason="enough of it")
     with pytest.raises(TurnClosedError, match="enough of it"):
         await anext(events)
     followed = await follow(client, session, "--after", "4")

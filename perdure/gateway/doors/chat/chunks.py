@@ -43,6 +43,7 @@ class Chunks:
         link: Page on which people answer what the turn waits for; empty without one.
         decides: Whether words of the chat answer it, too.
         left_alone: Fields of the request that have changed nothing.
+        offered: Names of the functions that the request has brought to its turn.
         fold: The fold that gives the events.
         usage: Tokens of the whole response, once it has ended.
     """
@@ -54,6 +55,7 @@ class Chunks:
     link: str = ""
     decides: bool = False
     left_alone: Sequence[str] = ()
+    offered: Sequence[str] = ()
     fold: TurnFold | None = None
     usage: Item | None = None
     _block: str = ""
@@ -142,8 +144,15 @@ class Chunks:
         self.usage = _describe_usage(cast("Item", response["usage"] or {}))
         reason = "length" if response["status"] == "incomplete" else "tool_calls" if self._calls else "stop"
         ended = self._chunk({}, reason)
-        more = {LEFT_ALONE: ", ".join(self.left_alone)} if self.left_alone else {}
+        left_alone = [*self.left_alone, *self._given_way()]
+        more = {LEFT_ALONE: ", ".join(left_alone)} if left_alone else {}
         yield {**ended, "metadata": {**about, **more}}
+
+    def _given_way(self) -> Iterator[str]:
+        """The functions that were left out, because the agent has tools of these names."""
+        if self.fold is not None and self.fold.shape.names:
+            brought = {str(tool["name"]) for tool in self.fold.shape.tools}
+            yield from (f"tools.{name}" for name in self.offered if name not in brought)
 
     def _chunk(self, delta: Item, reason: str | None = None) -> Item:
         choice: Item = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}

@@ -99,7 +99,10 @@ def read_chat(body: ChatBody, *, tunes: bool = False) -> Asked:
         model=body.model,
         entries=entries,
         system=[text for text in reader.system if text],
-        tools=read_tools([_flatten("function", tool) for tool in body.tools or []]),
+        tools=[
+            {**tool, "gives_way": True}
+            for tool in read_tools([_flatten("function", tool) for tool in body.tools or []])
+        ],
         context=dict(body.metadata) if body.metadata else None,
         settings=_read_settings(fields, tunes=tunes),
     )
