@@ -1,6 +1,8 @@
 """Environments of frameworks that strangers wrote: each is made anew, with the newest releases that there are."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,11 @@ CHATS: dict[str, tuple[str, ...]] = {
 PAGES = {"copilotkit.jsx": ("@copilotkit/react-core", "react", "react-dom", "zod", "esbuild")}
 """Packages of each program for a browser."""
 
+SERVERS = {
+    "open-webui": r"torch|nvidia-.*|cuda-.*|triton|sentence-transformers|accelerate|faster-whisper|ctranslate2|av"
+}
+"""Each server that is run as it is, and the packages of gigabytes for models of its own, which are left out."""
+
 INSTALL_SECONDS = 600
 
 OF_THE_DEVELOPER = ("PERDURE_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_", "LANGCHAIN_", "LANGSMITH_", "PYTHON")
@@ -62,12 +69,19 @@ def make(program: str, folder: Path) -> list[str]:
     if program.endswith(".mjs"):
         _install(packages, folder)
         return ["node", program]
-    _do([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
-    # Our own pip installs from outside, and compiles nothing: of what is installed, a program imports a part.
-    python = str(folder / "venv" / "bin" / "python")
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
-    _do([*pip, "--disable-pip-version-check", *packages], folder)
-    return [python, program]
+    return [str(_make_venv(packages, folder) / "python"), program]
+
+
+def install_server(name: str, folder: Path) -> Path:
+    """Install the newest release of a server of ``SERVERS``; the folder of its commands."""
+    found = folder / "packages.json"
+    ask = ["--dry-run", "--ignore-installed", "--report", str(found)]
+    _do([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *ask, name], folder)
+    needed = [package["metadata"] for package in json.loads(found.read_text(encoding="utf-8"))["install"]]
+    named = [
+        f"{one['name']}=={one['version']}" for one in needed if not re.fullmatch(SERVERS[name], one["name"].lower())
+    ]
+    return _make_venv(["--no-deps", *named], folder)
 
 
 def bundle(program: str, folder: Path) -> Path:
@@ -87,6 +101,16 @@ def releases(command: Sequence[str], folder: Path) -> str:
     if command[0] != "node":
         listed = [sys.executable, "-m", "pip", "--python", command[0], "list", "--format", "freeze"]
     return subprocess.run(listed, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS).stdout
+
+
+def _make_venv(packages: Sequence[str], folder: Path) -> Path:
+    """A virtual environment of this process's Python, with these packages; the folder of its commands."""
+    _do([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], folder)
+    # Our own pip installs from outside, and compiles nothing: of what is installed, a program imports a part.
+    commands = folder / "venv" / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(commands / "python"), "install", "--quiet", "--no-compile"]
+    _do([*pip, "--disable-pip-version-check", *packages], folder)
+    return commands
 
 
 def _install(packages: Sequence[str], folder: Path) -> None:

@@ -72,12 +72,14 @@ async def linger() -> str:
 
 AGENT = Agent(name="tester", model="openai/scripted", tools=[count, pay, note, hold, linger, ask_user])
 TITLER = Agent(name="titler", model="openai/scripted")
+STOPPER = Agent(name="stopper", model="openai/scripted", tools=[pay], interactive="stop")
 
 
 class FrontEnd:
     """A chat of a front end: it keeps the messages, and sends the branch that its user looks at."""
 
-    def __init__(self, client: AsyncOpenAI, chat: str = "chat 1", person: str = "ann") -> None:
+    def __init__(self, client: AsyncOpenAI, chat: str = "chat 1", person: str = "ann", agent: str = "tester") -> None:
+        self.agent = agent
         self.client = client.with_options(default_headers={"X-Chat": chat, "X-Person": person})
         self.messages: list[Any] = []
 
@@ -88,7 +90,7 @@ class FrontEnd:
         return await self.answer(**more)
 
     async def answer(self, **more: Any) -> str:
-        made = await self.client.chat.completions.create(model="tester", messages=self.messages, **more)
+        made = await self.client.chat.completions.create(model=self.agent, messages=self.messages, **more)
         text = text_of(made) if isinstance(made, ChatCompletion) else await joined(made)
         self.messages.append({"role": "assistant", "content": text})
         return str(text)
@@ -111,7 +113,7 @@ async def opened(
     script: Any = first if callable(first) else Script(replies=cast("tuple[Reply, ...]", replies))
     async with (
         ScriptedProvider(script) as provider,
-        house.worker(AGENT, TITLER),
+        house.worker(AGENT, TITLER, STOPPER),
         gateway(house, doors=("chat",), **{**HEADERS, **settings}) as door,
         AsyncOpenAI(base_url=f"{door.url}/openai/v1", api_key="any", max_retries=0, timeout=60) as client,
     ):

@@ -8,6 +8,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from perdure.contracts.events import Envelope
 from perdure.gateway.doors.chat.chunks import CallsShown, Chunks
+from perdure.gateway.doors.chat.threads import squeeze
 from perdure.gateway.doors.responses.events import TurnFold, WireEvent
 from perdure.gateway.doors.responses.objects import Shape
 from perdure.gateway.doors.responses.places import ResponseId
@@ -66,6 +67,20 @@ def test_every_segment_of_a_recorded_turn_is_a_completion(name: str) -> None:
                 made = whole(taken, segment.number, turn)
                 assert made.usage is not None
                 assert made.choices[0].finish_reason in {"stop", "length", "tool_calls"}
+
+
+@pytest.mark.parametrize("shows", ["reasoning", "text"])
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*FAIL}))
+def test_what_a_client_has_is_passed_over(name: str, shows: CallsShown) -> None:
+    """S-91: at each place of each text, whatever the white space is."""
+    taken = recorded(name)
+    text = whole(taken, shows=shows).choices[0].message.content or ""
+    for seen in {0, 1, 2, len(squeeze(text)) // 2, max(0, len(squeeze(text)) - 1)}:
+        rest = whole(taken, shows=shows, seen=seen).choices[0].message.content or ""
+        assert text.endswith(rest)
+        assert squeeze(text) == squeeze(text)[:seen] + squeeze(rest)
+    continued = whole(taken, shows=shows, is_continued=True).choices[0].message.content or ""
+    assert continued == (f"\n\n{text}" if text else "")
 
 
 def test_a_streamed_answer_is_the_stored_one() -> None:

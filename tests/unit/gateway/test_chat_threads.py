@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.gateway.doors.chat.requests import ChatBody, read_chat
-from perdure.gateway.doors.chat.threads import Found, Node, Tree, digest_of, heard_in, page_of, read_reply, read_rounds
+from perdure.gateway.doors.chat.threads import (
+    Found,
+    Node,
+    Tree,
+    digest_of,
+    end_of_shown,
+    heard_in,
+    page_of,
+    read_reply,
+    read_rounds,
+)
 from perdure.gateway.doors.responses.places import wire_call
 
 WORDS = "hello", "go on", "why?"
@@ -185,3 +195,34 @@ def test_words_are_replies_only_where_they_can_mean_nothing_else(
     assert [(one.approve, one.output) for one in read_reply(words, needs)] == told
     if words.startswith("no,"):
         assert read_reply(words, needs)[0].reason == "it is too much"
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown", "end"),
+    [
+        (["Onemoment.", "Done."], "Onemom", (0, 6)),
+        (["Onemoment.", "Done."], "Onemoment.", (0, 10)),
+        (["Onemoment.", "Done."], "Onemoment.Do", (1, 2)),
+        (["Onemoment.", "Done."], "Done.", (1, 5)),
+        (["Onemoment.", "", "Done."], "Onemoment.D", (2, 1)),
+        (["Onemoment.", "Done."], "Twomoments.", None),
+        (["Onemoment.", "Done."], "moment.", None),
+        (["Onemoment."], "Onemoment.Done.", None),
+        ([], "Done.", None),
+    ],
+)
+def test_the_end_of_what_is_shown_is_found(texts: list[str], shown: str, end: tuple[int, int] | None) -> None:
+    """S-91: a front end shows the beginning of an answer, or several as one."""
+    assert end_of_shown(texts, shown) == end
+
+
+@given(texts=st.lists(st.text("ab"), min_size=1, max_size=5), data=st.data())
+def test_the_end_of_what_is_shown_is_an_end_of_it(texts: list[str], data: st.DataObject) -> None:
+    """S-91: whatever the texts are, what stands before the place is what is shown."""
+    first = data.draw(st.integers(0, len(texts) - 1))
+    whole = "".join(texts[first:])
+    shown = whole[: data.draw(st.integers(0, len(whole)))]
+    end = end_of_shown(texts, shown)
+    assert end is not None
+    at, count = end
+    assert f"{''.join(texts[:at])}{texts[at][:count]}".endswith(shown)

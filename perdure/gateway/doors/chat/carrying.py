@@ -37,11 +37,13 @@ from perdure.gateway.doors.chat.threads import (
     Round,
     Tree,
     digest_of,
+    end_of_shown,
     heard_in,
     join_heard,
     page_of,
     read_reply,
     read_rounds,
+    squeeze,
     without_page,
 )
 from perdure.gateway.doors.prompts import join_parts
@@ -92,7 +94,9 @@ class ChatCarrier(Carrier):
         asked = replace(asked, conversation=self._session, entries=entries)
         replies = [entry for entry in live_replies(entries) if entry.origin is not None]
         if not replies and not new_words(entries):
-            raise nothing_new(entries, self._words)
+            if view is None or view.opened is None or (rest := await self._continue(entries)) is None:
+                raise nothing_new(entries, self._words)
+            return rest
         self._note(read_rounds(entries, self._session)[1])
         if view is None or view.opened is None:
             return await self._begin(asked, body)
@@ -103,6 +107,37 @@ class ChatCarrier(Carrier):
             return await self._reply(replace(asked, conversation=None), body, ResponseId(view.session, turn), replies)
         except EditedError:
             return await self._begin_anew(asked, body, view)
+
+    async def _continue(self, entries: Sequence[Entry]) -> Carried | None:
+        """The rest of the answer that is shown last, or what comes behind its request to people; None if it is whole.
+
+        Raises:
+            WaitsError: The turn has ended with this request, and waits on.
+            EventsGoneError: The retention of the agent has deleted its log.
+        """
+        rounds, said = read_rounds(entries, self._session)
+        tree, found = await self._find(entries, rounds, said)
+        if found is None or not rounds or not rounds[-1].answers:
+            return None
+        folds = [await self._lookup.turn(self._session, it) for it in (found.turn, *tree.silent_behind(found.turn))]
+        places = [(fold, number) for fold in folds for number in range(1, len(fold.segments) + 1)]
+        texts = [squeeze(text) for fold in folds for text in contents_of(fold, self._shows)]
+        end = end_of_shown(texts, squeeze(without_page(rounds[-1].answers[-1], self._session)))
+        if end is None:
+            return None
+        at, seen = end
+        fold, number = places[at]
+        place = ResponseId(self._session, fold.turn, number)
+        if seen < len(texts[at]) or fold.segments[number - 1].ending is None:
+            return Carried(place, applies=False, seen=seen)
+        if at + 1 < len(places):
+            fold, number = places[at + 1]
+            return Carried(ResponseId(self._session, fold.turn, number), applies=False, seen=0)
+        if not fold.has_ended:
+            return Carried(replace(place, segment=number + 1), applies=False, seen=0)
+        if fold.has_stopped:
+            raise WaitsError(self._session, fold.turn, requests_of(fold, number))
+        return None
 
     async def _decide(self, asked: Asked, view: SessionView) -> Carried | None:
         """Take a message for the reply of a person, if words are one and the one before it has asked; None if not."""
@@ -116,8 +151,8 @@ class ChatCarrier(Carrier):
             return None
         requests, decided = requests_of(fold, place[1]), decided_behind(fold, place[1])
         left: dict[str, Need] = {name: need for name, need in requests.items() if name not in decided} or requests
-        questions, shown = questions_of(fold, place[1]), _squeeze(rounds[-1].answers[-1])
-        if any(is_cut(questions[name]) or _squeeze(questions[name]) not in shown for name in left):
+        questions, shown = questions_of(fold, place[1]), squeeze(rounds[-1].answers[-1])
+        if any(is_cut(questions[name]) or squeeze(questions[name]) not in shown for name in left):
             return None  # nobody can say yes to what is not shown
         reply = read_reply(heard_in(said[0])[0], left)
         return await self._give(asked, ResponseId(view.session, *place), fold, reply) if reply else None
@@ -183,14 +218,14 @@ class ChatCarrier(Carrier):
         for one, turn in list(zip(reversed(rounds), reversed(found.turns), strict=False))[:MOST_READ]:
             if tree.has_said(turn, one.answers) or not tree.answers_of(turn):
                 continue
-            shown = _squeeze(without_page(one.answers[-1], self._session))
+            shown = squeeze(without_page(one.answers[-1], self._session))
             try:
                 folds = [await self._lookup.turn(self._session, it) for it in (turn, *tree.silent_behind(turn))]
             except EventsGoneError:
                 continue
-            told = [_squeeze(text) for fold in folds for text in contents_of(fold, self._shows)]
-            is_question = one.asked_at(self._session) is not None
-            if not any(text.startswith(shown) or (is_question and text.endswith(shown)) for text in told):
+            told = [squeeze(text) for fold in folds for text in contents_of(fold, self._shows)]
+            is_question = one.asked_at(self._session) is not None and any(text.endswith(shown) for text in told)
+            if not is_question and end_of_shown(told, shown) is None:
                 return True
         return False
 
@@ -285,7 +320,3 @@ def _of_session(entry: Entry, session: str) -> Entry:
     """The entry; what another session has said, as in a copy of a chat, comes from nowhere."""
     is_own = entry.origin is not None and entry.origin.session == session
     return entry if is_own else replace(entry, origin=None)
-
-
-def _squeeze(text: str) -> str:
-    return "".join(text.split())

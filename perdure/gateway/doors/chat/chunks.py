@@ -44,6 +44,8 @@ class Chunks:
         decides: Whether words of the chat answer it, too.
         left_alone: Fields of the request that have changed nothing.
         offered: Names of the functions that the request has brought to its turn.
+        seen: Characters of the text that the client has, without white space; they are passed over.
+        is_continued: Whether the client adds the text to one that it has.
         fold: The fold that gives the events.
         usage: Tokens of the whole response, once it has ended.
     """
@@ -56,6 +58,8 @@ class Chunks:
     decides: bool = False
     left_alone: Sequence[str] = ()
     offered: Sequence[str] = ()
+    seen: int = 0
+    is_continued: bool = False
     fold: TurnFold | None = None
     usage: Item | None = None
     _block: str = ""
@@ -125,14 +129,18 @@ class Chunks:
 
     def _say(self, block: str, text: str) -> Item:
         """A piece of the text; blocks of it stand apart."""
-        apart = "\n\n" if self._block not in {"", block} else ""
-        self._block = block
-        return self._chunk({"content": apart + text})
+        apart = "\n\n" if self._block not in {"", block} or (self.is_continued and not self._block) else ""
+        self._block, text = block, apart + text
+        if self.seen:
+            text, self.seen = _behind(text, self.seen)
+        return self._chunk({"content": text})
 
     def _show(self, block: str, text: str) -> Item:
         """A piece of what perdure does."""
         is_text = self.shows == "text" and (self.fold is None or self.fold.shape.output_schema is None)
-        return self._say(block, text) if is_text else self._chunk({"reasoning_content": f"{text}\n"})
+        if is_text:
+            return self._say(block, text)
+        return self._chunk({} if self.seen else {"reasoning_content": f"{text}\n"})
 
     def _end(self, response: Item) -> Iterator[Item]:
         about, error = cast("Item", response["metadata"]), response.get("error")
@@ -185,6 +193,15 @@ class Chunks:
         answer: Item = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
         about = chunks[-1].get("metadata") if chunks else None
         return {**self._head("chat.completion"), "choices": [answer], "usage": self.usage, "metadata": about}
+
+
+def _behind(text: str, seen: int) -> tuple[str, int]:
+    """The text behind so many characters that are no white space, and how many are still to be passed over."""
+    for at, character in enumerate(text):
+        if not seen:
+            return text[at:], 0
+        seen -= not character.isspace()
+    return "", seen
 
 
 def ask_of(item: Item, fold: TurnFold | None) -> str:

@@ -75,6 +75,8 @@ async def create_chat_completion(
         link=f"{base}{page_of(place.session)}",
         decides=session is not None and configured.chat_decisions == "words" and caller.may(Scope.APPROVE),
         left_alone=settings.left_alone,
+        seen=carried.seen or 0,
+        is_continued=carried.seen == 0,
         offered=[str(tool["name"]) for tool in asked.tools] if carried.applies else (),
     )
     reader = await act_for(gateway, caller, place.session)

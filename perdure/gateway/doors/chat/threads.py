@@ -135,6 +135,27 @@ def without_page(text: str, session: str) -> str:
     return "\n".join(line for line in text.splitlines() if page_of(session) not in line)
 
 
+def squeeze(text: str) -> str:
+    """A text without its white space, which front ends change."""
+    return "".join(text.split())
+
+
+def end_of_shown(texts: Sequence[str], shown: str) -> tuple[int, int] | None:
+    """The place among texts where what is shown of them ends: which one, and how many characters of it are shown.
+
+    All are squeezed. A front end shows the beginning of an answer, or several answers as one. None if it shows another.
+    """
+    for first in range(len(texts)):
+        left = len(shown)
+        if not "".join(texts[first:]).startswith(shown):
+            continue
+        for at in range(first, len(texts)):
+            if left <= len(texts[at]):
+                return at, left
+            left -= len(texts[at])
+    return None
+
+
 _YES = re.compile(r"(?:yes|approved?)[.!]?", re.IGNORECASE)
 _NO = re.compile(r"(?:no|den(?:y|ied))[.!]?(?:\s*[,.:;!-]\s*(?P<reason>.*))?", re.IGNORECASE | re.DOTALL)
 

@@ -85,11 +85,13 @@ class Carried:
         place: The response that came of it.
         missing: Calls that this response, which has ended, still waits for, since not all were replied to.
         applies: Whether the turn has the settings of the request, and not its own ones.
+        seen: Characters of its text that the client has, without white space; None unless it asks for the rest.
     """
 
     place: ResponseId
     missing: Sequence[str] = ()
     applies: bool = True
+    seen: int | None = None
 
 
 class Carrier(Speaker):
