@@ -83,9 +83,10 @@ class Front:
             await runner.cleanup()
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        if request.path == "/bundle.js":
-            return web.FileResponse(self.script)
-        text = '<!doctype html><meta charset="utf-8"><div id="root"></div><script src="/bundle.js"></script>'
+        if request.path in {"/bundle.js", "/bundle.css"}:
+            return web.FileResponse(self.script.with_name(request.path[1:]))
+        head = '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/bundle.css">'
+        text = f'{head}<div id="root"></div><script src="/bundle.js"></script>'
         return web.Response(text=text, content_type="text/html")
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,7 @@
 import React, { useState } from "react";
 import { createRoot } from "react-dom/client";
 import { CopilotKitProvider, CopilotChatConfigurationProvider, CopilotChat, useFrontendTool, useHumanInTheLoop, useInterrupt, useAgent, useAgentContext, useCopilotKit } from "@copilotkit/react-core/v2";
+import "@copilotkit/react-core/v2/styles.css";
 import { z } from "zod";
 
 const thread = new URLSearchParams(location.search).get("thread") || "t1";
