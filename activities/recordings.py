@@ -282,7 +282,7 @@ class CallRecording:
             "stop": message.stop,
         }
         attached = tuple(
-            RecordedArtifact(media_type=artifact.media_type, text=artifact.text)
+            RecordedArtifact(media_type=artifact.media_type, text=artifact.text, name=artifact.name)
             for artifact in artifacts
             if artifact.id != output
         )

@@ -458,6 +458,8 @@ class ToolActivities:
             stored = await self._store.result_of_call(call.session, call.turn, call.call_id)
             artifacts = await artifacts_in_store(self._store, call)
         if stored == end.message:
+            names = {artifact.id: artifact.name for artifact in end.artifacts}  # the store has none
+            artifacts = [replace(artifact, name=names.get(artifact.id, "")) for artifact in artifacts]
             ended_turn = end.abort is not None
             await recording.keep(end.message, artifacts=artifacts, ended_turn=ended_turn, seconds=end.seconds)
 

@@ -23,7 +23,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.errors import ErrorDetail, ReasonCode, code_of_kind
 from perdure.contracts.events import RESULT_CHARACTERS, Event, NewEvent, ToolEnd, ToolError, ToolStep, UserInputReceived
 from perdure.contracts.exceptions import kind_of, print_error, raised_of, text_of
-from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, is_image, part_of
+from perdure.contracts.files import MAX_PARTS, ContentError, FilePart, ToolFile, clean_name, is_image, part_of
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.plain import is_of, to_text
 from perdure.contracts.recordings import ToolFixture
@@ -93,15 +93,18 @@ def events_of_end(
     traceback: str | None = None,
 ) -> list[NewEvent]:
     """Events of a call that has a result for the model; an error is one too."""
-    ids = [artifact.id for artifact in artifacts]
     output = output_id(call.call_id)
     end = ToolEnd(
         call_id=message.call_id,
         tool=message.name,
         result=message.content[:RESULT_CHARACTERS],
         error=message.error,
-        artifact=output if output in ids else None,
-        attachments=tuple(attachment for attachment in ids if attachment != output),
+        artifact=next((artifact.id for artifact in artifacts if artifact.id == output), None),
+        attachments=tuple(
+            ToolFile(artifact=artifact.id, media_type=artifact.content_type, name=artifact.name)
+            for artifact in artifacts
+            if artifact.id != output
+        ),
         seconds=round(seconds, 3),
         recorded=recorded,
         traceback=traceback,
@@ -150,12 +153,13 @@ async def artifacts_of(call: CallTool, attachments: Sequence[Attachment], secret
 
 
 def _artifact(handle: str, session: str, attachment: Attachment, secrets: Collection[str]) -> Artifact:
+    name = clean_name(without_known(attachment.file or "", secrets))
     try:
         text = without_known(File(attachment.what, attachment.data, attachment.media_type).text, secrets)
     except ValueError:
         text = base64.b64encode(_with_stars(attachment.data, secrets)).decode()
-        return Artifact(id=handle, session=session, media_type=f"{attachment.media_type}{BASE64}", text=text)
-    return Artifact(id=handle, session=session, media_type=attachment.media_type, text=text)
+        return Artifact(id=handle, session=session, media_type=f"{attachment.media_type}{BASE64}", text=text, name=name)
+    return Artifact(id=handle, session=session, media_type=attachment.media_type, text=text, name=name)
 
 
 def _with_stars(data: bytes, secrets: Collection[str]) -> bytes:
@@ -232,6 +236,7 @@ def copy_recorded_artifacts(call: CallTool, fixture: ToolFixture) -> list[Artifa
             session=call.session,
             media_type=attachment.media_type,
             text=attachment.text,
+            name=attachment.name,
         )
         for number, attachment in enumerate(fixture.attachments, start=1)
     ]

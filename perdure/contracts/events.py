@@ -17,7 +17,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.files import Parts, parts_field
+from perdure.contracts.files import Parts, ToolFiles, parts_field
 from perdure.contracts.generations import CompactionTrigger
 from perdure.contracts.hooks import (
     AnyReaction,
@@ -284,7 +284,7 @@ class ToolEnd(CallEvent):
 
     Attributes:
         artifact: Id of the artifact with the whole output, if it was too long for the conversation.
-        attachments: Ids of the artifacts of images and files.
+        attachments: The images and files that the call gave.
         recorded: Whether the result was replayed from a recording, without running the body.
         traceback: Traceback of the tool's own exception: at most 4,000 characters, without secrets.
     """
@@ -293,7 +293,7 @@ class ToolEnd(CallEvent):
     result: str
     error: ErrorDetail | None = None
     artifact: str | None = None
-    attachments: tuple[str, ...] = ()
+    attachments: ToolFiles = ()
     seconds: float
     recorded: bool = False
     traceback: str | None = Field(default=None, exclude_if=lambda text: text is None)

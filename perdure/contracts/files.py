@@ -9,10 +9,10 @@ import binascii
 import hashlib
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from perdure.contracts.file_checks import find_problem
@@ -72,6 +72,31 @@ def media_type_of(data: bytes) -> str | None:
 def is_image(media_type: str) -> bool:
     """Whether the media type is that of an image."""
     return media_type.startswith("image/")
+
+
+class ToolFile(Value):
+    """An image or a file that a tool has returned.
+
+    Attributes:
+        artifact: The artifact of the session that has the bytes.
+        name: Name of a file, as the tool has it; empty without one.
+    """
+
+    artifact: str
+    media_type: str = ""
+    name: str = Field(default="", max_length=MAX_NAME, exclude_if=operator.not_)
+
+
+def _read_ids(files: object) -> object:
+    """The files; older logs have the ids of their artifacts alone."""
+    if not isinstance(files, list | tuple):
+        return files
+    listed = cast("Sequence[object]", files)
+    return tuple({"artifact": one} if isinstance(one, str) else one for one in listed)
+
+
+ToolFiles = Annotated[tuple[ToolFile, ...], BeforeValidator(_read_ids)]
+"""Images and files of a call, in order."""
 
 
 class FilePart(Value):
@@ -175,6 +200,11 @@ InlineFiles = Annotated[tuple[InlineFile, ...], Field(max_length=MAX_PARTS), Aft
 """The images and files inside one request."""
 
 
+def clean_name(name: str) -> str:
+    """A file's name without control characters, cut to what events and messages have room for."""
+    return _CONTROL.sub(" ", name).strip()[:MAX_NAME]
+
+
 def part_of(session: str, name: str, data: bytes) -> FilePart:
     """The part for a file's bytes, which are to be kept as that artifact of the session: the same bytes, the same one.
 
@@ -183,7 +213,7 @@ def part_of(session: str, name: str, data: bytes) -> FilePart:
     Raises:
         ContentError: Nothing that models take, empty, too large, not whole, or refused by every provider.
     """
-    name = _CONTROL.sub(" ", name).strip()[:MAX_NAME]
+    name = clean_name(name)
     who = repr(name) if name else "the image or file"
     if not data:
         msg = f"{who} is empty"

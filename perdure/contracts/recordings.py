@@ -1,6 +1,9 @@
 """Recordings: what a worker wrote down of one agent's calls, to be replayed without their outside world."""
 
+import operator
 from datetime import datetime
+
+from pydantic import Field
 
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.tools import ToolOutcome
@@ -26,6 +29,7 @@ class RecordedArtifact(Value):
 
     media_type: str
     text: str
+    name: str = Field(default="", exclude_if=operator.not_)
 
 
 class ToolFixture(Value):

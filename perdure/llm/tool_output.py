@@ -94,7 +94,7 @@ class Attachments:
         """Add an image or a file, and return its line."""
         what = replace_surrogates(" ".join(to_text(what).split()))
         media_type, data = to_text(media_type), cast("bytes", to_plain(data))
-        file = None if file is None else to_text(file)
+        file = None if file is None else replace_surrogates(to_text(file))
         media_type = media_type if MEDIA_TYPE.fullmatch(media_type) else UNKNOWN_TYPE
         self._all.append(Attachment(what, media_type, data, file))
         return f"[{what}, {media_type}, {len(data):,} bytes{self._place(len(self._all))}]"

@@ -351,6 +351,7 @@ class Artifact(Value):
     Attributes:
         media_type: Media type of the content, with the suffix ``;base64`` if ``text`` holds bytes.
         location: File of the content, if it stands outside of the database; ``text`` is then empty in its row.
+        name: Name of a tool's file, for the event of its call; no row has it.
     """
 
     id: str
@@ -358,6 +359,7 @@ class Artifact(Value):
     media_type: str
     text: str
     location: str = ""
+    name: str = ""
 
     @property
     def content_type(self) -> str:

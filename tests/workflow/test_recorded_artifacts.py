@@ -1,9 +1,15 @@
 """What a recorded tool gave beside its text is replayed too."""
 
+from typing import Any
+
 from perdure import Agent, File, Image, ToolContext, tool
 from perdure.testing import Script, call
 from tests.house import House
 from tests.workflow.recording import recorded, replaying, told
+
+
+def handles_of(end: Any) -> list[str]:
+    return [end["artifact"], *(file["artifact"] for file in end["attachments"])]
 
 
 async def test_images_files_long_outputs_and_the_wish_to_stop_are_replayed_as_they_were(house: House) -> None:
@@ -24,8 +30,10 @@ async def test_images_files_long_outputs_and_the_wish_to_stop_are_replayed_as_th
         assert {**await again.run(), "session": ""} == {**first, "session": ""}
         assert await told(again) == await told(house)
         (end,), (original,) = await again.events("tool_end"), await house.events("tool_end")
-        stored = [await again.store.artifact(handle) for handle in (end["artifact"], *end["attachments"])]
-    assert not {end["artifact"], *end["attachments"]} & {original["artifact"], *original["attachments"]}
+        handles, before = handles_of(end), handles_of(original)
+        stored = [await again.store.artifact(handle) for handle in handles]
+    assert not {*handles} & {*before}
+    assert [file.get("name") for file in end["attachments"]] == [None, "a.csv"]
     assert (ran, [artifact.session for artifact in stored]) == (["draw"], [again.session] * 3)
     assert stored[0].text.startswith("x" * 40_000)
     assert [(artifact.content_type, artifact.data) for artifact in stored[1:]] == [

@@ -206,7 +206,11 @@ async def test_images_and_files_become_artifacts_and_the_model_reads_a_line_for_
         await house.run()
         read = results(provider.requests[-1].request)
     (end, *_) = await house.events("tool_end")
-    image, table = end["attachments"]
+    assert [(file["media_type"], file.get("name")) for file in end["attachments"]] == [
+        ("image/png", None),
+        ("text/csv", "data.csv"),
+    ]
+    image, table = (file["artifact"] for file in end["attachments"])
     assert read[0].splitlines() == [
         "as you wished",
         f"[image, image/png, {len(PNG)} bytes: artifact {image}]",

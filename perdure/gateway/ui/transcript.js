@@ -159,7 +159,7 @@ function Tool({ call, now, session }) {
     ${call.traceback ? html`<h4>Traceback</h4><pre class="text">${call.traceback}</pre>` : null}
     ${call.result !== undefined && !call.error ? html`<h4>Result</h4><pre class="text">${call.result}</pre>` : null}
     ${call.artifact ? html`<p><a href=${of(session, "artifacts", call.artifact)}>The whole output</a></p>` : null}
-    <${Files} parts=${(call.attachments ?? []).map((artifact) => ({ artifact, media_type: "image/" }))} session=${session} />
+    <${Files} parts=${call.attachments} session=${session} />
     ${preview === undefined && call.state === "asked" ? html`<p class="quiet">It has not begun.</p>` : null}
   </details>`;
 }

@@ -16,6 +16,7 @@ from perdure.contracts.events import (
     GenerationRetry,
     ToolEnd,
 )
+from perdure.contracts.files import ToolFile
 from perdure.contracts.values import replace
 from perdure.gateway.doors.a2a.events import TaskFold, fold_task, is_last
 from perdure.gateway.doors.a2a.objects import Object
@@ -74,6 +75,36 @@ def test_a_reader_who_joins_anywhere_has_the_same_task_in_the_end(name: str) -> 
             fold = fold_task(task_in(log, turn), log[:cut], "m-1")
             joined: list[Object] = [{"task": fold.describe()}, *read(fold, log[cut:])]
             assert shown(joined) == shown([{"task": end}]), cut
+
+
+@pytest.mark.parametrize("address", ["", "https://perdure.example"])
+def test_images_and_files_of_a_tool_are_artifacts(address: str) -> None:
+    """S-83: in the order of the calls, and where a client may read them."""
+    files = (
+        ToolFile(artifact="art_1_1", media_type="image/png"),
+        ToolFile(artifact="art_1_2", media_type="text/csv", name="data.csv"),
+    )
+    log = [
+        replace(item, event=replace(item.event, attachments=files)) if isinstance(item.event, ToolEnd) else item
+        for item in recorded("tools")
+    ]
+    fold = TaskFold(task_in(log), "m-1", address)
+    updates = read(fold, log)
+    for update in updates:
+        judge_update(update)
+    whole: Any = fold.describe()
+    judge("Task", whole)
+    assert shown([{"task": whole}]) == shown(updates)
+    of_tools = [one for one in whole["artifacts"] if one["artifactId"].startswith("files-")]
+    ends = [item.event for item in log if isinstance(item.event, ToolEnd)]
+    assert [(one["artifactId"], one["name"]) for one in of_tools] == [
+        (f"files-{end.call_id}", end.tool) for end in ends
+    ]
+    place = f"{address}/v1/sessions/{log[0].session}/artifacts"
+    assert of_tools[0]["parts"] == [
+        {"url": f"{place}/art_1_1", "mediaType": "image/png"},
+        {"url": f"{place}/art_1_2", "mediaType": "text/csv", "filename": "data.csv"},
+    ]
 
 
 @pytest.mark.parametrize(

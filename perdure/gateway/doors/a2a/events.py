@@ -13,6 +13,7 @@ from perdure.contracts.a2a import RESUMABLE, STATES, TaskId, TaskState
 from perdure.contracts.deltas import Delta, LiveAnswer
 from perdure.contracts.errors import ErrorDetail
 from perdure.contracts.events import AnyEvent, Envelope
+from perdure.contracts.files import FilePart, ToolFile
 from perdure.contracts.input_requests import DecidedRequest, InputRequest
 from perdure.contracts.turns import MAX_OUTPUT_CHARACTERS, StopReason
 from perdure.contracts.values import replace
@@ -57,6 +58,7 @@ class TaskFold:
     Args:
         task: Its place.
         asked_as: The id of the message that began the turn.
+        address: The gateway's, for the addresses of files; they begin with its path if it is empty.
 
     Attributes:
         state: The task's state.
@@ -67,8 +69,9 @@ class TaskFold:
         seq: Number of the last event that was taken.
     """
 
-    def __init__(self, task: TaskId, asked_as: str | None = None) -> None:
+    def __init__(self, task: TaskId, asked_as: str | None = None, address: str = "") -> None:
         self.task = task
+        self._address = address
         self._asked_as = asked_as
         self.state = TaskState.SUBMITTED
         self.asked: dict[str, InputRequest] = {}
@@ -163,7 +166,7 @@ class TaskFold:
             case log.AgentStart():
                 self._begin(event, envelope.at)
             case log.UserMessageReceived() if not event.is_notice:
-                parts = [text_part(event.content), *file_parts(self.task.session, event.parts)]
+                parts = [text_part(event.content), *self._files(event.parts)]
                 self._history.append(message_of(self.task, envelope.seq, "USER", parts))
             case log.GenerationStart():
                 self._store_beginning()
@@ -184,6 +187,7 @@ class TaskFold:
             case log.ToolEnd():
                 self._tell_call("tool_end", event, {"result": event.result, **_failure_of(event.error)})
                 self._note_answer(event)
+                self._tell_files(event)
             case log.ToolError():
                 self._tell_call("tool_error", event, _failure_of(event.error))
             case log.UserInputRequired():
@@ -197,7 +201,7 @@ class TaskFold:
                 pass
 
     def _begin(self, event: log.AgentStart, at: datetime) -> None:
-        parts = [*([text_part(event.prompt)] if event.prompt else []), *file_parts(self.task.session, event.parts)]
+        parts = [*([text_part(event.prompt)] if event.prompt else []), *self._files(event.parts)]
         if parts:
             self._history.append(message_of(self.task, "prompt", "USER", parts, self._asked_as))
         self._enter(TaskState.WORKING, at)
@@ -219,6 +223,16 @@ class TaskFold:
         if answered is not None and event.error is None:
             place, said = answered
             self._history[place] = {**self._history[place], "parts": [said, text_part(event.result)]}
+
+    def _files(self, files: Iterable[FilePart | ToolFile]) -> list[Object]:
+        return file_parts(self.task.session, files, self._address)
+
+    def _tell_files(self, event: log.ToolEnd) -> None:
+        """The artifact of a call's images and files."""
+        if event.attachments:
+            name, parts = f"files-{event.call_id}", self._files(event.attachments)
+            self._artifacts[name] = {"artifactId": name, "name": event.tool, "parts": [*parts]}
+            self._tell_artifact(self._artifacts[name], append=False, last=True)
 
     def _end_turn(self, event: log.AgentEnd, at: datetime) -> None:
         self._store_beginning(event.output)

@@ -65,7 +65,7 @@ async def read_task(gateway: Gateway, place: TaskId, view: TurnView | None = Non
 
 
 async def _read(gateway: Gateway, place: TaskId, view: TurnView) -> tuple[TaskFold, EventReader]:
-    fold = TaskFold(place, view.request_id)
+    fold = TaskFold(place, view.request_id, gateway.client.settings.gateway_url)
     reader = await reader_at(gateway, place.session, place.turn)
     await take_log(reader, fold, place.turn)
     if not fold.is_asking or not await asks_on(gateway, fold.task.session, fold.seq):

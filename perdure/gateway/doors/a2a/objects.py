@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from perdure.contracts.a2a import TaskId, TaskState, write_time
-from perdure.contracts.files import FilePart
+from perdure.contracts.files import FilePart, ToolFile
 from perdure.contracts.input_requests import InputRequest
 from perdure.contracts.values import JsonValue
 from perdure.gateway.doors.responses.places import item_id
@@ -24,15 +24,15 @@ def data_part(data: JsonValue) -> Object:
     return {"data": data, "mediaType": "application/json"}
 
 
-def file_parts(session: str, parts: Iterable[FilePart]) -> list[Object]:
-    """Images and files of a message: where the gateway has them."""
+def file_parts(session: str, files: Iterable[FilePart | ToolFile], address: str = "") -> list[Object]:
+    """Images and files: where the gateway has them, at its address if that is known."""
     return [
         {
-            "url": f"/v1/sessions/{session}/artifacts/{part.artifact}",
-            "mediaType": part.media_type,
-            **({"filename": part.name} if part.name else {}),
+            "url": f"{address}/v1/sessions/{session}/artifacts/{file.artifact}",
+            **({"mediaType": file.media_type} if file.media_type else {}),
+            **({"filename": file.name} if file.name else {}),
         }
-        for part in parts
+        for file in files
     ]
 
 
