@@ -114,8 +114,8 @@ async def test_what_a_worker_that_polls_has_is_offered_again_after_half_a_second
         environment = ActivityEnvironment()
         began = datetime.now(UTC) - timedelta(seconds=waited)
         environment.info = replace(environment.info, scheduled_time=began)
-        told.append(round((await environment.run(offer)).total_seconds(), 1))
-    assert told == pauses
+        told.append((await environment.run(offer)).total_seconds())
+    assert told == pytest.approx(pauses, rel=0.25)  # the test takes its time, too
 
 
 @tool
