@@ -4,6 +4,7 @@ A worker compares them before it starts, and a gateway those of uvicorn: a relea
 fail call by call, or guard nothing. What is replaced is how mcp reads messages; nothing of litellm is.
 """
 
+import dis
 import functools
 import gc
 import importlib
@@ -54,10 +55,8 @@ class Name:
             for part in self.path.split("."):
                 place = f"{place}.{part}"
                 found = inspect.getattr_static(found, part) if inspect.isclass(found) else getattr(found, part)
-            fields = inspect.get_annotations(found) if self.sets else {}
-            unset = [
-                name for name in self.sets if name not in fields and f"self.{name}" not in inspect.getsource(found)
-            ]
+            known = {*inspect.get_annotations(found), *_attributes_in(found)} if self.sets else set[str]()
+            unset = [name for name in self.sets if name not in known]
         except (ImportError, AttributeError):
             return f"has no {place}"
         if unset:
@@ -68,6 +67,21 @@ class Name:
         if self.awaited and not inspect.iscoroutinefunction(function):
             return f"has a {place} that cannot be awaited"
         return _misfit(place, inspect.signature(function).parameters, self.parameters)
+
+
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"})
+"""Instructions with the name of an attribute."""
+
+
+def _attributes_in(made: type) -> set[str]:
+    """Attributes that the functions of a class have in their code.
+
+    The source is left alone: early releases of Python 3.11 and 3.12 may fail to parse one while another thread does
+    (python/cpython#106905).
+    """
+    functions = [getattr(one, "__func__", one) for one in vars(made).values()]
+    codes = [function.__code__ for function in functions if inspect.isfunction(function)]
+    return {one.argval for code in codes for one in dis.get_instructions(code) if one.opname in _ATTRIBUTES}
 
 
 def _misfit(place: str, taken: Mapping[str, inspect.Parameter], given: Collection[str]) -> str:

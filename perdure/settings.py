@@ -24,7 +24,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from perdure.contracts.agents import SHORTEST_SECRET
 from perdure.contracts.errors import PerdureError
-from perdure.contracts.names import DEFAULT_TASK_QUEUE, DOORS
+from perdure.contracts.names import A2A_CAPABILITIES, DEFAULT_TASK_QUEUE, DOORS
 from perdure.contracts.queues import RateLimit, Role, Routing
 from perdure.contracts.webhooks import EVERYWHERE, Egress, read_entry
 from perdure.local_files import DevFile, find, make_folder
@@ -84,6 +84,7 @@ ENCRYPTION_KEYS = "PERDURE_ENCRYPTION_KEYS"
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]*[A-Za-z0-9\]]")
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 _ADDRESS = re.compile(rf"{_ORIGIN.pattern}(?:/[^\s?#]*)?")
 
 _URL_SAFE, _STANDARD = str.maketrans("+/", "-_"), str.maketrans("-_", "+/")
@@ -322,6 +323,12 @@ class Settings(BaseSettings):
     chat_closed: Literal["continue", "cancel"] = Field(
         default="continue", description="Fate of a turn whose client closes its connection before the end"
     )
+    a2a_capabilities: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("streaming", "push"), description="Capabilities of A2A, with commas: streaming, push, extended-card"
+    )
+    a2a_extensions: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="URIs of extensions that clients of A2A have to declare, with commas"
+    )
     a2a_signing_key: str = Field(
         default="", repr=False, description="Private key that signs cards of A2A, as PEM; needs PERDURE_GATEWAY_URL"
     )
@@ -450,7 +457,17 @@ class Settings(BaseSettings):
             raise ValueError(msg) from None
 
     @field_validator(
-        "agents", "codec_origins", "doors", "gateway_proxies", "webhook_allow", "held_patches", mode="before"
+        *(
+            "a2a_capabilities",
+            "a2a_extensions",
+            "agents",
+            "codec_origins",
+            "doors",
+            "gateway_proxies",
+            "webhook_allow",
+            "held_patches",
+        ),
+        mode="before",
     )
     @classmethod
     def _split(cls, value: object) -> object:
@@ -461,6 +478,22 @@ class Settings(BaseSettings):
     def _are_doors(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if unknown := [name for name in value if name not in DOORS]:
             msg = f"there is no door {unknown[0]!r}; the doors are {', '.join(DOORS)}"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("a2a_capabilities")
+    @classmethod
+    def _are_capabilities(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in A2A_CAPABILITIES]:
+            msg = f"there is no capability {unknown[0]!r}; choose among {', '.join(A2A_CAPABILITIES)}, or set none"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("a2a_extensions")
+    @classmethod
+    def _are_uris(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if odd := [name for name in value if not _URI.fullmatch(name)]:
+            msg = f"{odd[0]!r} is no URI; write one such as https://example.com/extensions/policy/v1"
             raise ValueError(msg)
         return value
 

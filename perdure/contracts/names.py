@@ -23,6 +23,9 @@ NEXUS_DOOR = "nexus"
 DOORS = ("a2a", "agui", "chat", "responses", NEXUS_DOOR)
 """The doors that ``PERDURE_DOORS`` may name; those of the gateway have the names of its modules."""
 
+A2A_CAPABILITIES = ("streaming", "push", "extended-card")
+"""Capabilities of A2A that ``PERDURE_A2A_CAPABILITIES`` may name."""
+
 NEXUS_SERVICE = "perdure"
 """The Nexus service. Its operations are ``start``, and ``send``, ``cancel``, ``answer``, ``approve``, ``deny`` and
 ``submit_result`` as the updates of these names; their input has the session beside the update's own."""

@@ -127,7 +127,7 @@ def read_arguments(text: str, order: Sequence[str]) -> dict[str, JsonValue]:
             else:
                 msg = "** needs a dict"
                 raise ValueError(msg)
-    except (SyntaxError, MemoryError, RecursionError) as error:
+    except (SyntaxError, MemoryError, RecursionError, SystemError) as error:  # the last one: python/cpython#106905
         raise ValueError(str(error)) from error
     return arguments
 

@@ -1,5 +1,7 @@
 """What an environment variable that cannot be used is answered with."""
 
+import re
+
 import pytest
 
 from perdure.settings import SettingsError, load_settings
@@ -110,3 +112,29 @@ def test_a_build_or_a_policy_without_a_deployment_binds_no_turn(monkeypatch: pyt
     monkeypatch.setenv("PERDURE_BUILD_ID", "1")
     monkeypatch.setenv("PERDURE_VERSIONING", "pinned")
     assert (load_settings().deployment, load_settings().build_id) == ("", "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        (
+            "PERDURE_A2A_CAPABILITIES",
+            "streaming,pushing",
+            "no capability 'pushing'; choose among streaming, push, extended",
+        ),
+        ("PERDURE_A2A_EXTENSIONS", "https://example.com/v1,policy", "'policy' is no URI"),
+        ("PERDURE_DOORS", "chat,mail", "no door 'mail'; the doors are a2a"),
+    ],
+)
+def test_a_name_that_is_none_is_refused_with_the_choice(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=re.escape(why)):
+        load_settings()
+
+
+def test_lists_may_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().a2a_capabilities == ("streaming", "push")
+    monkeypatch.setenv("PERDURE_A2A_CAPABILITIES", "")
+    assert load_settings().a2a_capabilities == ()

@@ -96,11 +96,13 @@ async def _items(answered: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def opened(house: House, *replies: Reply, agent: Agent = AGENT) -> AsyncIterator[tuple[Peer, Door]]:
+async def opened(
+    house: House, *replies: Reply, agent: Agent = AGENT, **settings: Any
+) -> AsyncIterator[tuple[Peer, Door]]:
     async with (
         ScriptedProvider(Script(replies=replies)) as provider,
         house.worker(agent, OTHER),
-        gateway(house, doors=("a2a",)) as door,
+        gateway(house, doors=("a2a",), **settings) as door,
     ):
         house.use(provider)
         yield Peer(door.http), door
@@ -108,6 +110,75 @@ async def opened(house: House, *replies: Reply, agent: Agent = AGENT) -> AsyncIt
 
 def state_of(task: dict[str, Any]) -> str:
     return str(task["status"]["state"]).removeprefix("TASK_STATE_")
+
+
+async def card_of(door: Door) -> dict[str, Any]:
+    card: dict[str, Any] = (await door.http.get("/a2a/tester/.well-known/agent-card.json")).json()
+    judge("AgentCard", card)
+    return card
+
+
+PUSH: dict[str, Any] = {"url": "https://example.com/"}
+
+
+async def test_what_the_operator_has_switched_off_is_refused_as_the_card_says(house: House) -> None:
+    """S-83: streams and push notifications; nothing begins of a message that wants one."""
+    async with opened(house, say("hi"), a2a_capabilities=()) as (peer, door):
+        capabilities = (await card_of(door))["capabilities"]
+        assert capabilities == {"streaming": False, "pushNotifications": False, "extendedAgentCard": False}
+        wanted = {"taskPushNotificationConfig": PUSH}
+        of_task = {"taskId": "t", "id": "p"}
+        refused: list[tuple[str, dict[str, Any], int]] = [
+            ("SendStreamingMessage", {"message": peer.message("go")}, -32004),
+            ("SubscribeToTask", {"id": "t"}, -32004),
+            ("GetExtendedAgentCard", {}, -32004),
+            ("SendMessage", {"message": peer.message("go"), "configuration": wanted}, -32003),
+            ("CreateTaskPushNotificationConfig", {"taskId": "t", **PUSH}, -32003),
+            ("GetTaskPushNotificationConfig", of_task, -32003),
+            ("ListTaskPushNotificationConfigs", {"taskId": "t"}, -32003),
+            ("DeleteTaskPushNotificationConfig", of_task, -32003),
+        ]
+        for method, params, code in refused:
+            assert (await peer.rpc(method, **params))["error"]["code"] == code, method
+        streamed = await peer.rest("POST", "/message:stream", json={"message": peer.message("go")})
+        pushed = await peer.rest("GET", "/tasks/t/pushNotificationConfigs")
+        assert (streamed.status_code, pushed.status_code) == (400, 400)
+        assert "PUSH_NOTIFICATION_NOT_SUPPORTED" in pushed.text
+        assert (await peer.result("ListTasks"))["totalSize"] == 0
+        assert state_of(await peer.send("go")) == "COMPLETED"
+
+
+async def test_an_extension_that_the_operator_wants_is_declared_or_refused(house: House) -> None:
+    """S-83."""
+    uris = "https://example.com/policy/v1", "urn:acme:other"
+    async with opened(house, say("hi"), a2a_extensions=uris) as (peer, door):
+        told = (await card_of(door))["capabilities"]["extensions"]
+        assert told == [{"uri": uri, "required": True} for uri in uris]
+        body = {"message": peer.message("go")}
+        for declared in ({}, {"A2A-Extensions": uris[0]}):
+            refused = await door.http.post(
+                f"{peer.base}/message:send", json=body, headers={"A2A-Version": "1.0", **declared}
+            )
+            assert (refused.status_code, "EXTENSION_SUPPORT_REQUIRED" in refused.text) == (400, True)
+        assert (await peer.rpc("ListTasks"))["error"]["code"] == -32008
+        peer.http.headers["A2A-Extensions"] = ", ".join(uris)
+        assert (await peer.result("ListTasks"))["totalSize"] == 0
+        assert state_of(await peer.send("go")) == "COMPLETED"
+
+
+async def test_the_tools_of_an_agent_are_in_its_extended_card_if_it_has_one(house: House) -> None:
+    """S-83."""
+    async with opened(house, a2a_capabilities=("extended-card",)) as (peer, door):
+        card = await card_of(door)
+        assert (card["capabilities"]["extendedAgentCard"], [skill["id"] for skill in card["skills"]]) == (
+            True,
+            ["tester"],
+        )
+        extended = await peer.result("GetExtendedAgentCard")
+        judge("AgentCard", extended)
+        assert [skill["id"] for skill in extended["skills"]] == ["tester", "tool:add", "tool:pay", "tool:ask_user"]
+        assert {**extended, "skills": card["skills"]} == card
+        assert (await peer.rest("GET", "/extendedAgentCard")).json() == extended
 
 
 async def test_a_task_is_done_read_and_listed_by_both_bindings(house: House) -> None:

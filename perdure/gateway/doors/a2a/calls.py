@@ -15,7 +15,7 @@ from perdure.contracts.turns import RunState
 from perdure.gateway.access import Gateway, act_for
 from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors.a2a import pushes
-from perdure.gateway.doors.a2a.card import VERSION, find_agent
+from perdure.gateway.doors.a2a.card import EXTENDED_CARD, PUSH, STREAMING, VERSION, find_agent, make_card
 from perdure.gateway.doors.a2a.carrying import Carried, Carrier
 from perdure.gateway.doors.a2a.errors import A2AError, Reason, describe_rest_error, describe_rpc_error
 from perdure.gateway.doors.a2a.following import follow, own_task, read_task, wait_for_client
@@ -39,6 +39,12 @@ from perdure.gateway.sse import PING, Chunks, EventStream
 
 CANCEL_SECONDS = 10
 """Longest time that a cancel waits for the end of the turn."""
+
+_SWITCHED_OFF = {
+    STREAMING: (Reason.UNSUPPORTED_OPERATION, "send SendMessage, and GetTask until the task has ended"),
+    PUSH: (Reason.PUSH_NOTIFICATION_NOT_SUPPORTED, "send GetTask until the task has ended"),
+    EXTENDED_CARD: (Reason.UNSUPPORTED_OPERATION, "the card has all that there is"),
+}
 
 Wrap = Callable[[Object], Object]
 """Makes of a result what a binding sends: for JSON-RPC an answer to the request."""
@@ -73,6 +79,7 @@ class Call:
 
     async def stream_message(self, asked: SendMessage) -> Response:
         """``SendStreamingMessage``: the same, answered with the task and its updates."""
+        self._need(STREAMING)
         carried = await self._carry_out(asked)
         beyond = () if carried.waits_on else tuple(carried.beyond)
         return await self._stream(carried.task, beyond, asked.configuration.history_length)
@@ -98,6 +105,7 @@ class Call:
 
     async def subscribe(self, asked: TaskAsk) -> Response:
         """``SubscribeToTask``: a task that has not ended, and its updates."""
+        self._need(STREAMING)
         task, view = await self._own(asked, Scope.READ)
         fold = await read_task(self._gateway, task, view)
         if fold.state.is_terminal:
@@ -107,34 +115,47 @@ class Call:
 
     async def add_push(self, asked: NewPush) -> Response:
         """``CreateTaskPushNotificationConfig``: have the task's waits and its end sent to an address."""
+        self._need(PUSH)
         task, _ = await self._own(asked, Scope.RUN, Scope.READ)
         return self._answer(await self._add_push(task, asked))
 
     async def get_push(self, asked: PushAsk) -> Response:
         """``GetTaskPushNotificationConfig``: a configuration, without its credentials."""
+        self._need(PUSH)
         task, _ = await self._own(asked, Scope.READ)
         return self._answer(await pushes.find(await self._client_of(task), task, asked.id))
 
     async def list_pushes(self, asked: ListPushes) -> Response:
         """``ListTaskPushNotificationConfigs``: all configurations of a task, on one page."""
+        self._need(PUSH)
         task, _ = await self._own(asked, Scope.READ)
         return self._answer(await pushes.list_all(await self._client_of(task), task))
 
     async def remove_push(self, asked: PushAsk) -> Response:
         """``DeleteTaskPushNotificationConfig``: remove a configuration, if it is there."""
+        self._need(PUSH)
         task, _ = await self._own(asked, Scope.RUN, Scope.READ)
         await (await self._client_of(task)).remove(task.session, task.turn, asked.id)
         return self._answer({})
 
-    async def refuse_extended_card(self, asked: Ask) -> Response:
-        """``GetExtendedAgentCard``, which the card says that no agent has."""
+    async def get_extended_card(self, asked: Ask) -> Response:
+        """``GetExtendedAgentCard``: the card with the agent's tools."""
+        self._need(EXTENDED_CARD)
         await self._check(asked, Scope.READ)
-        raise A2AError(Reason.UNSUPPORTED_OPERATION, "there is no extended card: the card has all that there is")
+        definition = await find_agent(self._gateway, self._agent)
+        return self._answer(await make_card(self._gateway, self._request, definition, extended=True))
 
     # What they share
 
+    def _need(self, capability: str) -> None:
+        """Refuse what the operator has switched off, as the card says."""
+        if capability not in self._gateway.client.settings.a2a_capabilities:
+            reason, instead = _SWITCHED_OFF[capability]
+            raise A2AError(reason, f"this gateway has no {capability}, as the card says; {instead}")
+
     async def _check(self, asked: Ask, *scopes: Scope) -> None:
         check_version(self._request)
+        self._check_extensions()
         for scope in scopes:
             if not self._caller.may(scope):
                 msg = f"the token {self._caller.name!r} lacks the scope {scope.value!r}; use one that has it"
@@ -142,6 +163,15 @@ class Call:
         if asked.tenant and asked.tenant != self._caller.tenant:
             raise ProblemError(422, ReasonCode.REQUEST_INVALID, "tenant: is the token's to say; leave it out")
         await find_agent(self._gateway, self._agent)
+
+    def _check_extensions(self) -> None:
+        """Refuse a client that does not declare what the operator wants clients to follow."""
+        headers = self._request.headers.getlist("a2a-extensions")
+        declared = {uri.strip() for header in headers for uri in header.split(",")}
+        for uri in self._gateway.client.settings.a2a_extensions:
+            if uri not in declared:
+                msg = f"the extension {uri} is needed, as the card says; declare it in the header A2A-Extensions"
+                raise A2AError(Reason.EXTENSION_SUPPORT_REQUIRED, msg)
 
     async def _own(self, asked: TaskAsk | OfTask, *scopes: Scope) -> tuple[TaskId, Any]:
         await self._check(asked, *scopes)
@@ -154,6 +184,7 @@ class Call:
         await self._check(asked, Scope.RUN, Scope.READ)
         push = asked.configuration.task_push_notification_config
         if push is not None:  # before anything begins
+            self._need(PUSH)
             self._gateway.client.webhooks.pushes.check(push.url)
         carrier = Carrier(self._gateway, self._caller, self._request, self._agent)
         carried = await carrier.carry_out(asked.message)

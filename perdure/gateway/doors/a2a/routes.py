@@ -17,7 +17,7 @@ from perdure.gateway.callers import Caller, Scope
 from perdure.gateway.doors import Door
 from perdure.gateway.doors.a2a import errors
 from perdure.gateway.doors.a2a.calls import Call, check_version
-from perdure.gateway.doors.a2a.card import describe_agent, find_agent
+from perdure.gateway.doors.a2a.card import PREFIX, find_agent, make_card
 from perdure.gateway.doors.a2a.errors import (
     A2AError,
     write_error,
@@ -42,8 +42,6 @@ from perdure.gateway.doors.a2a.requests import (
 )
 from perdure.gateway.doors.a2a.signing import load_signer
 from perdure.gateway.problems import ProblemCode, ProblemError, problem_of
-
-PREFIX = "/a2a"
 
 
 class RestRoute(BodyRoute):
@@ -85,7 +83,7 @@ METHODS: Mapping[str, tuple[type[Ask], _Operation]] = {
     "GetTaskPushNotificationConfig": (PushAsk, Call.get_push),
     "ListTaskPushNotificationConfigs": (ListPushes, Call.list_pushes),
     "DeleteTaskPushNotificationConfig": (PushAsk, Call.remove_push),
-    "GetExtendedAgentCard": (Ask, Call.refuse_extended_card),
+    "GetExtendedAgentCard": (Ask, Call.get_extended_card),
 }
 """The methods of JSON-RPC, with their parameters."""
 
@@ -164,15 +162,8 @@ async def get_agent_card(agent: AgentPath, caller: Sender, request: Request, gat
         msg = f"the token {caller.name!r} lacks the scope 'read'; use one that has it"
         raise ProblemError(403, ProblemCode.FORBIDDEN, msg)
     definition = await find_agent(gateway, agent)
-    settings = gateway.client.settings
-    url = f"{settings.gateway_url or str(request.base_url).rstrip('/')}{PREFIX}/{agent}"
-    card = describe_agent(definition, url, needs_token=gateway.tokens is not None)
-    signer = load_signer(settings)
-    if signer is not None:
-        card = signer.sign(card)
-    tag = f'"{definition.digest()}"'
-    headers = {"Cache-Control": "private, max-age=60", "ETag": tag}
-    return JSONResponse(card, headers=headers)
+    headers = {"Cache-Control": "private, max-age=60", "ETag": f'"{definition.digest()}"'}
+    return JSONResponse(await make_card(gateway, request, definition), headers=headers)
 
 
 @router.post("/message:send", operation_id="send_a2a_message")
@@ -282,7 +273,7 @@ async def remove_push(
 async def get_extended_card(agent: AgentPath, caller: Sender, request: Request, gateway: GatewayOf) -> Response:
     """``GetExtendedAgentCard``."""
     check_version(request)
-    return await Call(gateway, caller, request, agent).refuse_extended_card(Ask())
+    return await Call(gateway, caller, request, agent).get_extended_card(read_params(Ask, _query_of(request)))
 
 
 def _query_of(request: Request) -> dict[str, JsonValue]:
