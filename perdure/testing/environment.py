@@ -3,6 +3,8 @@
 The worker's modules are imported only when an environment is entered: they need the extra ``worker``.
 """
 
+import asyncio
+import contextlib
 import os
 import tempfile
 import uuid
@@ -16,7 +18,7 @@ import temporalio.client
 from perdure.agents.agent import Agent
 from perdure.cli.errors import CliError
 from perdure.cli.server import EmbeddedServer, ServerOptions, find_binary
-from perdure.client import Client, PerdureError
+from perdure.client import Client, NoWorkerError, PerdureError
 from perdure.client.connect import DATA_CONVERTER
 from perdure.libraries import check_sdk
 from perdure.local_ports import find_free_port
@@ -27,6 +29,9 @@ from perdure.testing.script import Answers
 
 SPOKEN = ("anthropic", "openai")
 """Providers whose formats the scripted model speaks."""
+
+READY_SECONDS, POLL_SECONDS = 60.0, 0.02
+"""How long an environment waits until the server knows of its worker, and between two looks."""
 
 _FAST = {"history.timerProcessorMaxTimeShift": '"1ms"'}
 """Lets waits before retries be short; by default the server rounds them up."""
@@ -110,6 +115,7 @@ async def environment(
             temporal = await temporalio.client.Client.connect(address, data_converter=DATA_CONVERTER)
             await stack.enter_async_context(_worker(temporal, settings, store, agents))
             client = await stack.enter_async_context(Client(temporal, settings))
+            await _wait_for_worker(client)
             yield Environment(
                 client=client,
                 provider=provider,
@@ -204,6 +210,19 @@ async def _worker(
         for worker in build_workers(temporal, settings, parts):
             await stack.enter_async_context(worker)
         yield
+
+
+async def _wait_for_worker(client: Client) -> None:
+    """Wait until the server knows of the worker, which has begun to poll a moment ago."""
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            while True:
+                with contextlib.suppress(NoWorkerError):
+                    return await client.check_worker()
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        msg = f"the worker has not polled within {READY_SECONDS:.0f} s; look at what it has logged"
+        raise EnvironmentUnavailableError(msg) from None
 
 
 def _check_models(agents: Iterable[Agent]) -> None:

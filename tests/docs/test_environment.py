@@ -70,6 +70,7 @@ async def test_an_environment_has_a_server_a_store_and_models_of_its_own_and_set
         "helper": Script(replies=(say("helped"),)),
     }
     async with environment([TESTER], models=models) as env:
+        await env.client.check_worker()  # it is ready at once
         turn = await env.client.start("tester", "go")
         assert (await turn.result()).output == "done"
         read = {message.content for message in await env.client.transcript(turn.session)}
