@@ -31,7 +31,7 @@ SPOKEN = ("anthropic", "openai")
 """Providers whose formats the scripted model speaks."""
 
 READY_SECONDS, POLL_SECONDS = 60.0, 0.02
-"""How long an environment waits until the server knows of its worker, and between two looks."""
+"""Longest wait of an environment until the server knows of its worker, and the pause between two looks, in seconds."""
 
 _FAST = {"history.timerProcessorMaxTimeShift": '"1ms"'}
 """Lets waits before retries be short; by default the server rounds them up."""
