@@ -173,6 +173,7 @@ class CompactActivity:
             finish_reason=answer.finish_reason,
             usage=answer.usage,
             cost_usd=answer.cost_usd,
+            model=started.model,
         )
         completed = replace(
             started,

@@ -252,6 +252,7 @@ class GenerateActivity:
             finish_reason="error",
             usage=retry.usage,
             cost_usd=retry.cost_usd,
+            model=given.definition.model,
         )
         events = [
             event_of(request, f"retry/{retry.attempt}", retry),

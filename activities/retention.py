@@ -54,28 +54,42 @@ def _with_next_agent(total: Swept, part: SweepSlice, agent: str, retentions: dic
 
 
 async def _sweep_session(store: Store, part: SweepSlice, agent: str, retention: Retention, old: Old) -> Swept:
-    def keep(why: str) -> Swept:
-        return Swept(kept=(Kept(session=old.session, agent=agent, why=why),), kept_sessions=1)
-
     if old.open_turn is not None:
-        return keep(f"its turn {old.open_turn} is open")
+        return _keep(old.session, agent, f"its turn {old.open_turn} is open")
     ended = old.ended_at
     if retention.transcript is not None and ended is not None and ended < part.now - retention.transcript:
-        if forks := await store.forks_of(old.session):
-            return keep(f"{forks[0]}{f' and {len(forks) - 1} others' if forks[1:] else ''} stands on its steps")
-        if retention.keep_latest:
-            return await _keep_latest(store, part, old.session)
-        if not part.dry_run:
-            try:
-                await store.erase_session(old.session, by=RETENTION, reason="retention")
-            except SessionRunsError:
-                return keep("a turn of it has just begun")
-            except NotFoundError:  # erased by somebody else meanwhile
-                return Swept()
-        return Swept(erased=1)
+        return await _sweep_transcript(store, part, agent, old.session, keeps_latest=retention.keep_latest)
     act = store.count_trimmed if part.dry_run else store.trim_session
     trimmed = await act(old.session, retention, part.now)
     return Swept(events=trimmed.events, artifacts=trimmed.artifacts)
+
+
+def _keep(session: str, agent: str, why: str) -> Swept:
+    return Swept(kept=(Kept(session=session, agent=agent, why=why),), kept_sessions=1)
+
+
+async def _sweep_transcript(store: Store, part: SweepSlice, agent: str, session: str, *, keeps_latest: bool) -> Swept:
+    """Erase a session and its delegates, the deepest first; or keep its latest, and no delegates of earlier turns."""
+    if forks := await store.forks_of(session):
+        return _keep(
+            session, agent, f"{forks[0]}{f' and {len(forks) - 1} others' if forks[1:] else ''} stands on its steps"
+        )
+    below = await store.sessions_below(session, of_earlier_turns=keeps_latest)
+    standing = [each for each in below if not each.is_erased]
+    if running := next((each for each in standing if each.open_turn is not None), None):
+        return _keep(session, agent, f"turn {running.open_turn} of its delegate {running.session} is open")
+    latest = await _keep_latest(store, part, session) if keeps_latest else Swept()
+    erased = 0
+    for name in (*(each.session for each in standing), *(() if keeps_latest else (session,))):
+        if not part.dry_run:
+            try:
+                await store.erase_session(name, by=RETENTION, reason="retention")
+            except SessionRunsError:
+                return latest.plus(_keep(session, agent, f"a turn of {name} has just begun"))
+            except NotFoundError:  # somebody else has erased it meanwhile
+                continue
+        erased += 1
+    return replace(latest, erased=erased)
 
 
 async def _keep_latest(store: Store, part: SweepSlice, session: str) -> Swept:

@@ -71,6 +71,7 @@ from perdure.libraries import settle_heap
 from perdure.security.redaction import redact_text
 from perdure.settings import Settings
 from perdure.store import Store
+from perdure.store.fill import filling
 from perdure.tracing import Tracing
 from perdure.worker.agents import Loaded, tell_long_tools
 from perdure.worker.fleet_figures import FleetFigures
@@ -432,6 +433,7 @@ async def run(settings: Settings, agents: Mapping[str, Agent], registered: Regis
             )
         )
         stack.callback(own.unregister, fleet)
+        await stack.enter_async_context(filling(store))
         await store.register_agents([agent.definition for agent in agents.values()])
         await ensure_sweeps(client, settings.task_queue, agents.values(), store)
         secrets = secret_values(agents.values(), os.environ)

@@ -121,6 +121,7 @@ def step_of(
         finish_reason=answer.finish_reason,
         usage=answer.usage,
         cost_usd=answer.cost_usd,
+        model=definition.model,
     )
     ledger = [
         LedgerCall(

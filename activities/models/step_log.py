@@ -117,8 +117,7 @@ class StepLog:
         request = self.request
         if not request.parent:
             return []
-        lines = await _ask(lambda: self._store.adaptations(request.session), NOTHING_PAID)
-        return [line.event for line in lines if isinstance(line.event, GenerationAdapted)]
+        return list(await _ask(lambda: self._store.adaptations(request.session), NOTHING_PAID))
 
     async def record(self, key: str, event: Event, keeping: Paid = NOTHING_PAID) -> None:
         """Write an event of the step, once for each key; one that tells of a cost waits for a store that is away."""

@@ -9,6 +9,7 @@ from perdure.cli.connection import with_client, with_store
 from perdure.cli.errors import ExitCode, MistakeError
 from perdure.cli.options import When
 from perdure.cli.output import print_json, print_list, print_table
+from perdure.cli.render import clean
 from perdure.client import Block, CancelOutcome, Client
 from perdure.client.blocks import Only
 from perdure.client.cancels import OpenFilter
@@ -231,7 +232,8 @@ def _row_of_block(block: Block, *, lifted: bool) -> tuple[str, ...]:
 @click.option("--histories", is_flag=True, help="Also delete the workflow histories of its turns from Temporal.")
 @click.option("--by", default="", metavar="NAME", help="Who asks for it; kept in the tombstone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; implies --yes.")
-def delete_command(*, session: str, yes: bool, histories: bool, by: str, as_json: bool) -> None:
+@click.pass_context
+def delete_command(ctx: click.Context, *, session: str, yes: bool, histories: bool, by: str, as_json: bool) -> None:
     """Erase SESSION and the sessions of its delegates from the store: conversation, events, calls, artifacts.
 
     A tombstone with a hash of the erased data stays, and the id is never used again. A session with a running turn is
@@ -239,14 +241,19 @@ def delete_command(*, session: str, yes: bool, histories: bool, by: str, as_json
 
     Temporal keeps the workflow histories of the turns, which hold previews of the messages, until the retention of the
     namespace; --histories deletes them now. If an erasure was interrupted, run the command again to finish it.
+
+    A delegate that still runs is named, and the exit code is 1: cancel its turn, and run the command again.
     """
     if not (yes or as_json):
         click.confirm(f"erase session {session} for good?", abort=True)
     erased = with_client(lambda client: client.delete(session, histories=histories, by=by))
     if as_json:
         print_json(erased)
-        return
+        ctx.exit(ExitCode.ERROR if erased.not_erased else ExitCode.FINISHED)
     more = f", {len(erased.delegates)} sessions of delegates" if erased.delegates else ""
     kept = f"; {erased.kept_steps} steps that forks need stay" if erased.kept_steps else ""
     sent = f"; removed {', '.join(erased.schedules)}, which sent messages to it" if erased.schedules else ""
     click.echo(f"erased session {session}{more}{kept}{sent}; tombstone {erased.tombstone.id}")
+    for left in erased.not_erased:
+        click.echo(clean(f"not erased: {left.session}: {left.why}; then run this command again"), err=True)
+    ctx.exit(ExitCode.ERROR if erased.not_erased else ExitCode.FINISHED)

@@ -1,5 +1,6 @@
 """``perdure store``: look at the transcript store, migrate it, delete old data, and look after keys."""
 
+import contextlib
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -19,6 +20,7 @@ from perdure.contracts.retention import Retention, Swept, read_duration
 from perdure.settings import load_settings
 from perdure.store import Store, migrate
 from perdure.store.database import Address
+from perdure.store.errors import StoreKeyError
 from perdure.store.keys.moves import make_key_store
 
 SHORTEST_INTERVAL = timedelta(minutes=1)
@@ -37,20 +39,26 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON o
 def migrate_command(*, as_json: bool) -> None:
     """Migrate the store's schema to this release, in one transaction; a store that is up to date stays as it is.
 
-    Workers of the previous release go on meanwhile. You can start it several times at once: one run migrates, the
-    others wait for it.
+    Sessions with an open turn are then brought into the new form, one by one; workers do so for all others. Workers of
+    the previous release go on meanwhile. You can start it several times at once: one run migrates, the others wait.
     """
     settings = load_settings()
     url = settings.store_url
     done = migrate.migrate(url)
     if settings.key_store_url:
         make_key_store(url, settings.key_store_url)
+    filled = 0
+    with contextlib.suppress(StoreKeyError):  # a process without keys leaves it to the workers
+        filled = with_store(lambda store: store.fill(only_open=True))
     if as_json:
-        print_json({"store": str(Address(url)), "applied": list(done)})
-    elif done:
+        print_json({"store": str(Address(url)), "applied": list(done), "filled": filled})
+        return
+    if done:
         click.echo(f"the store {Address(url)} is at schema {done[-1]}; applied: {', '.join(done)}")
     else:
         click.echo(f"the store {Address(url)} has the schema of this release already")
+    if filled:
+        click.echo(f"brought {filled} sessions with an open turn into its form")
 
 
 @store_command.command("status")

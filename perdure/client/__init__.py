@@ -4,6 +4,7 @@ from perdure.client.blocks import BlockOutcome
 from perdure.client.cancels import CancelOutcome
 from perdure.client.client import Client
 from perdure.client.connect import ConnectOptions
+from perdure.client.erasures import Erased, NotErased
 from perdure.client.errors import (
     BlockedError,
     ClientError,
@@ -34,7 +35,6 @@ from perdure.client.read import ToolMetrics
 from perdure.client.replies import Replied
 from perdure.client.requests import ReplyOptions
 from perdure.client.resumes import ResumeOutcome
-from perdure.client.sessions import Erased
 from perdure.client.tasks import Task
 from perdure.client.turn import Turn
 from perdure.client.views import SessionView, TurnView
@@ -65,6 +65,7 @@ __all__ = [
     "KeysMismatchError",
     "NamedTool",
     "NoWorkerError",
+    "NotErased",
     "PerdureError",
     "Replied",
     "ReplyOptions",

@@ -18,13 +18,14 @@ from perdure.client.blocks import BlockOutcome, Blocks, Only
 from perdure.client.cancels import CancelOutcome, OpenFilter, cancel_listed, cancel_one, list_open, outcome_of
 from perdure.client.connect import ConnectOptions
 from perdure.client.deltas import with_deltas
+from perdure.client.erasures import Erased
 from perdure.client.errors import NoWorkerError, SessionIdleError, UnknownArtifactError
 from perdure.client.read import ask_of, list_sessions, read_trajectory
 from perdure.client.replies import Replied, Replies, refuse_attached
 from perdure.client.requests import Admit, Content, ReplyOptions, ResultMore, SendOptions, validate
 from perdure.client.resumes import MOST, PER_SECOND, EndedFilter, Pace, ResumeOutcome, resume_ended
 from perdure.client.schedules import Schedules
-from perdure.client.sessions import Erased, Sessions, found_in_store
+from perdure.client.sessions import Sessions, found_in_store
 from perdure.client.standing_approvals import ApproveMore, StandingApprovals
 from perdure.client.stream import Every, Types, filter_events, heartbeat_at
 from perdure.client.tasks import Task
@@ -447,10 +448,14 @@ class Client:
         return await self._sessions.pause(session, Update.UNPAUSE, "", by)
 
     async def delete(self, session: str, *, histories: bool = False, by: str = "") -> Erased:
-        """Erase an idle session and its delegates' from the store; a tombstone stays. Finishes a cut-off erasure.
+        """Erase an idle session and its delegates' from the store; tombstones stay, and the ids are not used again.
 
-        The id is never used again. Steps that forks need stay. Waits up to 30 s for a turn's last hooks. ``histories``:
-        what Temporal has, too. Raises SessionBusyError, SessionErasedError and UnknownSessionError.
+        Also finishes a cut-off erasure, and what an earlier one had to leave. Steps that forks need stay. Waits up to
+        30 s for a turn's last hooks. ``histories``: what Temporal has, too.
+
+        Raises:
+            SessionBusyError: A turn of the session runs.
+            SessionErasedError, UnknownSessionError: There is no such session any more, or none.
         """
         return await self.schedules.delete_session(session, histories=histories, by=by)
 
@@ -552,8 +557,7 @@ class Client:
     async def trajectory(self, session: str, turn: int | None = None) -> Trajectory:
         """A session so far, or one turn of it, as one value: messages, steps, events and usage.
 
-        Raises:
-            UnknownSessionError: There is no session of that id in the store, or no such turn.
+        Raises UnknownSessionError if the store has no session of that id, or no such turn.
         """
         with found_in_store():
             return await read_trajectory(await self.store(), session, turn)
@@ -567,11 +571,7 @@ class Client:
             return list(await (await self.store()).checkpoints(session))
 
     async def artifact(self, session: str, artifact: str) -> Artifact:
-        """A long output, an image or a file of the session; its ``data`` is the bytes.
-
-        Raises:
-            UnknownArtifactError: The session has no artifact of that handle.
-        """
+        """A long output, an image or a file of the session, with its ``data``. May raise UnknownArtifactError."""
         try:
             return await (await self.store()).artifact(artifact, session=session)
         except NotFoundError as error:

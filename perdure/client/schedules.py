@@ -33,10 +33,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.client import requests
 from perdure.client.connect import is_missing, rpc_errors
 from perdure.client.encryption import EncryptionCodec, codec_of
+from perdure.client.erasures import Erased, erase
 from perdure.client.errors import RequestRefusedError, ScheduleExistsError, UnknownScheduleError, UnknownSessionError
 from perdure.client.requests import turn_request, validate
 from perdure.client.schedule_runs import describe_run, lost_run
-from perdure.client.sessions import Erased, Sessions, describe_missing_session
+from perdure.client.sessions import Sessions, describe_missing_session
 from perdure.client.texts import refuses_odd_texts
 from perdure.client.triggers import trigger
 from perdure.client.unstarted import list_unstarted
@@ -240,7 +241,7 @@ class Schedules:
 
         Their runs hold the messages; with ``histories`` they are deleted too, also of such that were removed before.
         """
-        erased = await self._sessions.delete(session, histories=histories, by=by)
+        erased = await erase(self._sessions, session, histories=histories, by=by)
         own, gone = self.of(erased.tombstone.tenant), {session, *erased.delegates}
         senders = [schedule.id for schedule in await own.list() if schedule.session in gone]
         for schedule in senders:

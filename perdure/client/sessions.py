@@ -59,38 +59,15 @@ from perdure.contracts.events import Envelope
 from perdure.contracts.files import FilePart
 from perdure.contracts.names import AGENT_TURN, Update
 from perdure.contracts.sends import SendReceipt, SendRequest, WhenBusy
-from perdure.contracts.turns import RunState, TurnRequest
-from perdure.contracts.values import Value, replace
+from perdure.contracts.turns import TurnRequest
+from perdure.contracts.values import replace
 from perdure.contracts.waits import Cause, PauseRequest
 from perdure.settings import Settings
 from perdure.store import Store
-from perdure.store.errors import NotFoundError, SessionRunsError, StoreError
+from perdure.store.errors import NotFoundError, StoreError
 from perdure.store.errors import SessionErasedError as StoreErasedError
-from perdure.store.keys.tombstones import Tombstone, describe_erased
+from perdure.store.keys.tombstones import describe_erased
 from perdure.store.records import TurnRecord
-
-MOST_DELEGATES = 500
-"""Delegates of one caller that are paused with it."""
-
-
-class Erased(Value):
-    """Report of an erasure.
-
-    Attributes:
-        delegates: The sessions of delegates that were erased with it, and of their delegates.
-        kept_steps: Steps that forks stand on, which stay under a name that no session can have.
-        schedules: The schedules that sent messages to one of them, which were removed.
-        histories: Runs that the Temporal server was told to delete, of all of them.
-        tombstone: The proof, which the store keeps.
-    """
-
-    session: str
-    delegates: tuple[str, ...] = ()
-    kept_steps: int = 0
-    schedules: tuple[str, ...] = ()
-    histories: int = 0
-    tombstone: Tombstone
-
 
 CLOSING_TIMEOUT = timedelta(seconds=30)
 """Longest time that the start of a turn and an erasure wait for hooks of the turn before, which has ended, until that
@@ -291,7 +268,7 @@ class Sessions:
             return True
         return False
 
-    async def _wait_until_idle(self, session: str) -> None:
+    async def wait_until_idle(self, session: str) -> None:
         """Wait for the close of a run whose turn has ended.
 
         Raises:
@@ -358,42 +335,10 @@ class Sessions:
         await self.find_run(session)
         # The caller is first: it begins no delegate once it is paused.
         receipt = await send_pause(self.temporal, session, update, request)
-        below = await (await self.store()).sessions(caller=session, state=RunState.RUNNING, limit=MOST_DELEGATES)
-        for delegate, _ in below:
+        for delegate in await (await self.store()).running_delegates(session):
             with contextlib.suppress(SessionIdleError):  # it has ended meanwhile
-                await self.pause(delegate.session, update, reason, by)
+                await self.pause(delegate, update, reason, by)
         return receipt.changed
-
-    async def delete(self, session: str, *, histories: bool, by: str) -> Erased:
-        """Erase a session, the sessions of its delegates first, and what Temporal has of them if that is asked for.
-
-        Of a session that was erased before, ``histories`` deletes what Temporal still has.
-        """
-        store = await self.store()
-        await self._wait_until_idle(session)
-        delegates, runs = list[str](), 0
-        try:
-            tombstone = await store.tombstone(session)
-            if tombstone is None:
-                # A turn that is open all the same was ended by Temporal.
-                closed = (await store.session(session)).open_turn
-                # Delegates are first: only the caller's log names them.
-                delegates = [record.session for record, _ in await store.sessions(caller=session, limit=MOST_DELEGATES)]
-                for delegate in tuple(delegates):
-                    with contextlib.suppress(UnknownSessionError):
-                        below = await self.delete(delegate, histories=histories, by=by)
-                        delegates += below.delegates
-                        runs += below.histories
-                tombstone = await store.erase_session(session, closed=closed, by=by)
-            elif not histories or tombstone.finished_at is None:
-                tombstone = await store.erase_session(session, by=by)
-        except NotFoundError as error:
-            raise unknown_session_of(error) from None
-        except SessionRunsError as error:
-            raise SessionBusyError(str(error)) from error
-        runs += await self.runs.delete_histories(session) if histories else 0
-        kept, of = tombstone.counts.get("kept_steps", 0), tuple(delegates)
-        return Erased(session=session, delegates=of, kept_steps=kept, histories=runs, tombstone=tombstone)
 
     async def attach(self, session: str, turn: int | None) -> Turn:
         """A turn by its number; without one, the turn that runs or else the last."""

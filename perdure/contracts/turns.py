@@ -316,6 +316,7 @@ class CommitTurn(Value):
         steered: Messages that arrived too late for a generation; the transcript keeps them.
         said: Messages of hooks that came too late; they stand before the steered ones.
         aborted_step: Number of the generation that was cancelled, if one was.
+        fallback: Number of the fallback at work; 0 is the agent's own model.
         history_bytes: Size of the current run's history so far.
         requests: Input requests at which the turn stops: their calls stay without a result until somebody replies.
         stopped_by: Tool, hook or condition that ended a finished turn before the model did.
@@ -338,6 +339,7 @@ class CommitTurn(Value):
     steered: tuple[SendRequest, ...] = ()
     said: tuple[str, ...] = ()
     aborted_step: int | None = None
+    fallback: int = 0
     cancel_requested_at: datetime | None = None
     history_bytes: int = 0
     requests: tuple[InputRequest, ...] = ()

@@ -346,6 +346,7 @@ def commit(state: TurnState, mail: Mailbox, ending: Ending, aborted_step: int | 
         said=() if stops else state.hooks.said,
         requests=input_requests.input_requests(state) if stops else (),
         aborted_step=aborted_step,
+        fallback=state.fallback,
         cancel_requested_at=mail.cancel_at,
         stopped_by=ending.stopped_by,
         decided=state.decided,

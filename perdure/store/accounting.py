@@ -5,45 +5,38 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from perdure.contracts.budgets import Paid, Spent
+from perdure.contracts.budgets import Paid, Spent, Usage
 from perdure.contracts.checkpoints import ResumeFrom
 from perdure.contracts.errors import ReasonCode
-from perdure.contracts.events import (
-    AgentStart,
-    CompactionEvent,
-    DelegateEnd,
-    DelegateStart,
-    GenerationError,
-    GenerationRetry,
-    load_event,
-)
-from perdure.contracts.hooks import Continue, ModelFallback, ReactStep, TodosChanged
 from perdure.contracts.ids import DELEGATED
 from perdure.contracts.messages import AssistantMessage
 from perdure.contracts.tools import Todo, changes_todos
 from perdure.contracts.turns import CommitTurn, StopReason, TurnResult
 from perdure.contracts.values import replace
 from perdure.store import schema
-from perdure.store.records import StepRecord
-from perdure.store.schema import load_tool_message, step_record
+from perdure.store.records import DelegateSpent, StepRecord, todos_from_json
+from perdure.store.rows import load_tool_message, step_record
 from perdure.store.session_lock import LockedSession
 
-_S, _T, _C, _E = schema.steps, schema.turns, schema.tool_calls, schema.events
+_S, _T, _C = schema.steps, schema.turns, schema.tool_calls
+_F, _D, _B = schema.failed_generations, schema.todos, schema.feedback
 _STEPS = select(_S).where(_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"), _S.c.step > 0)
-_UNCLAIMED = select(_C.c.call_id, _C.c.message).where(
-    _C.c.session == bindparam("session"),
-    _C.c.turn == bindparam("turn"),
-    _C.c.state == "ended",
-    _C.c.claimant.is_(None),
+_OF_TURN = (_C.c.session == bindparam("session"), _C.c.turn == bindparam("turn"))
+_UNCLAIMED = select(_C.c.call_id, _C.c.message).where(*_OF_TURN, _C.c.state == "ended", _C.c.claimant.is_(None))
+_DELEGATED = (
+    select(_C.c.call_id, _C.c.delegate, _C.c.delegate_spent)
+    .where(*_OF_TURN, _C.c.delegate.is_not(None))
+    .order_by(_C.c.call_id)
 )
-_EVENTS = select(_E.c.key, _E.c.step, _E.c.type, _E.c.body).where(
-    _E.c.session == bindparam("session"),
-    _E.c.turn == bindparam("turn"),
-    _E.c.type.in_(bindparam("types", expanding=True)),
+_FAILED = select(_F).where(_F.c.session == bindparam("session"), _F.c.turn == bindparam("turn")).order_by(_F.c.seq)
+_HOOKS = select(schema.sessions.c.hook_calls).where(
+    schema.sessions.c.session == bindparam("session"), schema.sessions.c.turn == bindparam("turn")
 )
 _DELEGATE = select(_T.c.turn, _T.c.result).where(
     _T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id")
 )
+
+_FailedRow = Row[*tuple[object, ...]]
 
 
 def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spent, int]:
@@ -60,21 +53,16 @@ def spent_of_turn(connection: Connection, session: str, turn: int) -> tuple[Spen
             if call.rejected is None and call.call_id not in not_run:
                 patches = spent.patches + changes_todos(call.builtin)
                 spent = replace(spent, tool_calls=spent.tool_calls + 1, events=spent.events + 1, patches=patches)
-    spent = spent.with_failed(_sum_paid(_retries(connection, session, turn), told=_steps_with_told_failures_of(steps)))
-    spent = spent.with_failed(_sum_last_tries(connection, session, turn))
-    hooks = len(_events(connection, session, turn, "hook_end"))
+    failed = _failed(connection, session, turn)
+    retried = [row for row in failed if not row.final]
+    spent = spent.with_failed(_sum_paid(retried, told=_steps_with_told_failures_of(steps)))
+    spent = spent.with_failed(_sum_paid([row for row in failed if row.final], told=frozenset()))
+    hooks = connection.scalar(_HOOKS, {"session": session, "turn": turn}) or 0
     spent = replace(spent, behavior_calls=hooks)
     own = max((step.step for step in steps if step.summarised is None), default=0)
-    # Delegates count also while they run, and those whose end the log lacks.
-    ends: dict[str, DelegateEnd | None] = {}
-    sessions: dict[str, str] = {}
-    for row in _events(connection, session, turn, "delegate_start", "delegate_end"):
-        event = load_event(json.loads(row.body))
-        if isinstance(event, DelegateStart | DelegateEnd):
-            sessions[event.call_id] = event.delegate
-            ends[event.call_id] = event if isinstance(event, DelegateEnd) else ends.get(event.call_id)
-    for call_id, delegate in sessions.items():
-        used, delegated_steps = _spent_of_delegate(connection, delegate, call_id, ends[call_id])
+    # Delegates count also while they run.
+    for row in connection.execute(_DELEGATED, {"session": session, "turn": turn}).all():
+        used, delegated_steps = _spent_of_delegate(connection, row.delegate, row.call_id, row.delegate_spent)
         spent = spent.with_delegate(used, delegated_steps)
         spent = replace(spent, behavior_calls=spent.behavior_calls + 1)
     return spent, own
@@ -88,22 +76,17 @@ def paid_of_interrupted(locked: LockedSession, commit: CommitTurn) -> Paid:
     session, turn, step = commit.session, commit.turn, commit.aborted_step
     if step is None:
         return Paid()
+    failed = _failed(locked.connection, session, turn)
     # The fallback that was at work when the turn was stopped; 0 is the agent's own model.
-    stored = {row.key for row in _events(locked.connection, session, turn, "model_fallback")}
-    decided = {f"{turn}/{decision.key}" for decision in commit.decided if isinstance(decision.event, ModelFallback)}
-    fallback = len(stored | decided)
-    retries = [retry for retry in _retries(locked.connection, session, turn) if retry[0] == step]
-    mine = [(number, retry) for number, retry in retries if retry.fallback == fallback]
-    if not mine:
+    mine = [row for row in failed if row.step == step and row.fallback == commit.fallback]
+    retried = [row for row in mine if not row.final]
+    if not retried:
         return Paid()
     steps = _steps(locked.connection, session, turn)
     written = any(record.id == commit.tip and record.step == step and record.summarised is not None for record in steps)
-    model = f"fallback{fallback}/" if fallback else ""
-    heard = written or locked.count_events(f"{turn}/{step}/{model}compaction/failed") > 0
-    return _sum_paid(
-        ((number, retry) for number, retry in mine if not (heard and retry.compaction)),
-        told=_steps_with_told_failures_of(steps),
-    )
+    heard = written or any(row.final and row.compaction for row in mine)
+    unheard = [row for row in retried if not (heard and row.compaction)]
+    return _sum_paid(unheard, told=_steps_with_told_failures_of(steps))
 
 
 def _steps(connection: Connection, session: str, turn: int) -> list[StepRecord]:
@@ -119,28 +102,15 @@ def _steps_with_told_failures_of(steps: Iterable[StepRecord]) -> frozenset[int]:
     )
 
 
-def _retries(connection: Connection, session: str, turn: int) -> list[tuple[int, GenerationRetry]]:
-    rows = _events(connection, session, turn, "generation_retry")
-    events = [(row.step, load_event(json.loads(row.body))) for row in rows]
-    return [(step, event) for step, event in events if isinstance(event, GenerationRetry)]
+def _failed(connection: Connection, session: str, turn: int) -> list[_FailedRow]:
+    return list(connection.execute(_FAILED, {"session": session, "turn": turn}))
 
 
-def _sum_last_tries(connection: Connection, session: str, turn: int) -> Paid:
-    """The cost of the last try of each model call that failed for good."""
+def _sum_paid(failed: Iterable[_FailedRow], *, told: frozenset[int]) -> Paid:
     paid = Paid()
-    for row in _events(connection, session, turn, "generation_error", "compaction_event"):
-        event = load_event(json.loads(row.body))
-        failed = isinstance(event, CompactionEvent) and event.compaction_status == "failed"
-        if isinstance(event, GenerationError) or (isinstance(event, CompactionEvent) and failed):
-            paid = paid.plus(event.usage, event.cost_usd)
-    return paid
-
-
-def _sum_paid(retries: Iterable[tuple[int, GenerationRetry]], *, told: frozenset[int]) -> Paid:
-    paid = Paid()
-    for step, retry in retries:
-        if retry.compaction or step not in told:
-            paid = paid.plus(retry.usage, retry.cost_usd)
+    for row in failed:
+        if row.compaction or row.step not in told:
+            paid = paid.plus(Usage.model_validate_json(row.usage), row.cost)
     return paid
 
 
@@ -155,51 +125,39 @@ def _find_not_run(connection: Connection, session: str, turn: int) -> frozenset[
     return frozenset(found)
 
 
-def _spent_of_delegate(
-    connection: Connection, session: str, call_id: str, end: DelegateEnd | None
-) -> tuple[Spent, int]:
-    """Spending of a delegate, and its steps: by its result, its caller's event, or its own steps so far."""
+def _spent_of_delegate(connection: Connection, session: str, call_id: str, spent: str | None) -> tuple[Spent, int]:
+    """Spending of a delegate, and its steps: by its result, its caller's ledger, or its own steps so far."""
     keys = {"session": session, "request_id": f"{DELEGATED}{call_id}"}
     row = connection.execute(_DELEGATE, keys).one_or_none()
     if row is not None and row.result is not None:
         result = TurnResult.model_validate_json(row.result)
         if result.spent is not None:
             return result.spent, result.steps
-    if end is not None:
-        return Spent(usage=end.usage, cost_usd=end.cost_usd), end.steps
+    if spent is not None:
+        used = DelegateSpent.model_validate_json(spent)
+        return Spent(usage=used.usage, cost_usd=used.cost_usd), used.steps
     return (Spent(), 0) if row is None else spent_of_turn(connection, session, row.turn)
 
 
-def _events(connection: Connection, session: str, turn: int, *types: str) -> list[Row[*tuple[object, ...]]]:
-    keys = {"session": session, "turn": turn, "types": list(types)}
-    return list(connection.execute(_EVENTS.order_by(_E.c.seq), keys))
-
-
 _CHANGED = (
-    select(_E.c.body)
+    select(_D.c.todos)
     .where(
-        _E.c.session == bindparam("session"),
-        _E.c.turn == bindparam("turn"),
-        _E.c.step <= bindparam("step"),
-        _E.c.type == "todos_changed",
+        _D.c.session == bindparam("session"),
+        _D.c.turn == bindparam("turn"),
+        _D.c.step <= bindparam("step"),
     )
-    .order_by(_E.c.seq.desc())
+    .order_by(_D.c.step.desc())
     .limit(1)
 )
-_START = select(_E.c.body).where(_E.c.session == bindparam("session"), _E.c.key == bindparam("key"))
-_RESULT = select(_T.c.result).where(_T.c.session == bindparam("session"), _T.c.turn == bindparam("turn"))
-_RESULTS = select(_T.c.result).where(_T.c.session == bindparam("session"), _T.c.turn < bindparam("turn"))
-
-_REACTIONS = (
-    select(_E.c.body)
-    .where(
-        _E.c.session == bindparam("session"),
-        _E.c.turn == bindparam("turn"),
-        _E.c.step == bindparam("step"),
-        _E.c.type == "react_step",
-    )
-    .order_by(_E.c.seq)
+_THIS_TURN = (_T.c.session == bindparam("session"), _T.c.turn == bindparam("turn"))
+_ORIGIN = select(_T.c.resumed_from).where(*_THIS_TURN)
+_FEEDBACK = (
+    select(_B.c.texts)
+    .where(_B.c.session == bindparam("session"), _B.c.turn == bindparam("turn"), _B.c.step == bindparam("step"))
+    .order_by(_B.c.seq)
 )
+_RESULT = select(_T.c.result).where(*_THIS_TURN)
+_RESULTS = select(_T.c.result).where(_T.c.session == bindparam("session"), _T.c.turn < bindparam("turn"))
 
 _ANY_STEP = 2**31 - 1
 
@@ -227,17 +185,15 @@ def _todos_at_end_of(connection: Connection, session: str, turn: int) -> tuple[T
 
 
 def todos_in(connection: Connection, session: str, turn: int, step: int = _ANY_STEP) -> tuple[Todo, ...]:
-    """The todos at a step of a turn, by the event log."""
-    body = connection.scalar(_CHANGED, {"session": session, "turn": turn, "step": step})
-    if body is not None:
-        return TodosChanged.model_validate(json.loads(body)).todos
-    return todos_at_beginning_of(connection, session, turn)
+    """The todos at a step of a turn."""
+    changed = connection.scalar(_CHANGED, {"session": session, "turn": turn, "step": step})
+    return todos_at_beginning_of(connection, session, turn) if changed is None else todos_from_json(changed)
 
 
 def todos_at_beginning_of(connection: Connection, session: str, turn: int) -> tuple[Todo, ...]:
     """The todos with which a turn that has begun did begin."""
-    body = connection.scalar(_START, {"session": session, "key": f"{turn}/agent_start"})
-    origin = None if body is None else AgentStart.model_validate(json.loads(body)).resumed_from
+    resumed = connection.scalar(_ORIGIN, {"session": session, "turn": turn})
+    origin = None if resumed is None else ResumeFrom.model_validate_json(resumed)
     if origin is None:
         return _todos_at_end_of(connection, session, turn - 1)
     if not origin.turn:
@@ -255,9 +211,8 @@ def read_unread_feedback(connection: Connection, session: str, turn: int, result
     if not result.steps:
         before = result_of_turn(connection, session, turn - 1)
         earlier = read_unread_feedback(connection, session, turn - 1, before)
-    last = connection.scalars(_REACTIONS, {"session": session, "turn": turn, "step": result.steps})
-    reactions = (ReactStep.model_validate(json.loads(body)).reaction for body in last)
-    return (*earlier, *(text for reaction in reactions if isinstance(reaction, Continue) for text in reaction.texts))
+    last = connection.scalars(_FEEDBACK, {"session": session, "turn": turn, "step": result.steps})
+    return (*earlier, *(text for texts in last for text in json.loads(texts)))
 
 
 def spent_of_earlier_turns(connection: Connection, session: str, turn: int) -> Spent:

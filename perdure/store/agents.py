@@ -10,7 +10,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
 from perdure.store.records import RegisteredAgent
-from perdure.store.schema import insert_into, upsert
+from perdure.store.rows import insert_into, upsert
 
 _DEFINITION = select(schema.definitions.c.body).where(schema.definitions.c.hash == bindparam("hash"))
 _DIGESTS = (

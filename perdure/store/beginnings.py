@@ -17,10 +17,9 @@ from perdure.contracts.turns import Continuation
 from perdure.store import schema
 from perdure.store.commit_turn import TurnRow, find_turn
 from perdure.store.errors import NotFoundError, ResumeRefusedError
-from perdure.store.owners import find_first_start
 from perdure.store.queries import session as find_session
 from perdure.store.records import StepRecord
-from perdure.store.schema import step_record
+from perdure.store.rows import step_record
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import find_step, require_step
 from perdure.store.tool_calls import read_results
@@ -29,6 +28,12 @@ _S = schema.steps
 _OF_TURN = (_S.c.session == bindparam("session"), _S.c.turn == bindparam("turn"))
 _NUMBERED = select(_S).where(*_OF_TURN, _S.c.step == bindparam("step"))
 _LAST = select(_S.c.step).where(*_OF_TURN).order_by(_S.c.step.desc()).limit(1)
+
+_FIRST = (
+    select(schema.turns.c.request_id, schema.sessions.c.caller)
+    .join_from(schema.turns, schema.sessions, schema.turns.c.session == schema.sessions.c.session)
+    .where(schema.turns.c.session == bindparam("session"), schema.turns.c.turn == 1)
+)
 
 _end = (
     select(_S.c.id, _S.c.parent, _S.c.step, literal(0).label("distance"))
@@ -199,14 +204,9 @@ def refuse_delegates(connection: Connection, session: str) -> None:
     Raises:
         ResumeRefusedError: The session is a delegate's.
     """
-    start = find_first_start(connection, session)
-    if start is not None:
-        caller = start.delegated_by
-        named = None if caller is None else f"{caller!r}, which called it"
-    else:  # a sweep may have deleted the event
-        first = find_turn(connection, session, 1)
-        delegated = first is not None and first.request_id.startswith(DELEGATED)
-        named = "the session which called it" if delegated else None
-    if named is not None:
-        msg = f"session {session!r} is a delegate's; send to, resume or fork {named}"
-        raise ResumeRefusedError(msg)
+    first = connection.execute(_FIRST, {"session": session}).one_or_none()
+    if first is None or not first.request_id.startswith(DELEGATED):
+        return
+    named = "the session which called it" if first.caller is None else f"{first.caller!r}, which called it"
+    msg = f"session {session!r} is a delegate's; send to, resume or fork {named}"
+    raise ResumeRefusedError(msg)

@@ -1,17 +1,14 @@
-"""The steps of a session as checkpoints. Nothing is stored for them: all follows from steps, events and ledger."""
+"""The steps of a session as checkpoints. Nothing is stored for them: all follows from turns, steps and ledger."""
 
-import json
-from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import Checkpoint, CheckpointStatus
 from perdure.contracts.errors import ErrorDetail
-from perdure.contracts.events import AgentError, AgentStart, GenerationEnd, GenerationRetry, load_event
 from perdure.contracts.messages import ToolMessage
 from perdure.contracts.tools import PlannedCall
 from perdure.store import schema
@@ -23,40 +20,16 @@ from perdure.store.records import StepRecord, TurnRecord
 from perdure.store.steps import conversation
 from perdure.store.tool_calls import CallRow, read_results
 
-_E = schema.events
-_EVENTS = (
-    select(_E.c.turn, _E.c.step, _E.c.body)
-    .where(
-        _E.c.session == bindparam("session"),
-        _E.c.type.in_(["agent_start", "agent_error", "generation_end", "generation_retry"]),
-    )
-    .order_by(_E.c.seq)
+_T, _F = schema.turns, schema.failed_generations
+_STARTS = select(_T.c.turn, _T.c.model, _T.c.context_window, _T.c.error).where(_T.c.session == bindparam("session"))
+_RETRIES = (
+    select(_F.c.turn, _F.c.step, func.count().label("retries"))
+    .where(_F.c.session == bindparam("session"), ~_F.c.compaction, ~_F.c.final)
+    .group_by(_F.c.turn, _F.c.step)
 )
 
-
-@dataclass
-class _Log:
-    """Additions of the event log to the steps, by turn or by turn and step."""
-
-    starts: dict[int, AgentStart] = field(default_factory=dict)
-    errors: dict[int, ErrorDetail] = field(default_factory=dict)
-    models: dict[tuple[int, int], str] = field(default_factory=dict)
-    retries: Counter[tuple[int, int]] = field(default_factory=Counter)
-
-    @classmethod
-    def read(cls, connection: Connection, session: str) -> "_Log":
-        log = cls()
-        for row in connection.execute(_EVENTS, {"session": session}):
-            event = load_event(json.loads(row.body))
-            if isinstance(event, AgentStart):
-                log.starts[row.turn] = event
-            elif isinstance(event, AgentError):
-                log.errors[row.turn] = event.error
-            elif isinstance(event, GenerationEnd):
-                log.models[row.turn, row.step] = event.model
-            elif isinstance(event, GenerationRetry):
-                log.retries[row.turn, row.step] += not event.compaction
-        return log
+_Start = Row[*tuple[object, ...]]
+_Retries = Mapping[tuple[int, int], int]
 
 
 @dataclass(frozen=True)
@@ -100,7 +73,8 @@ def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
     """
     find_session(connection, session)
     turns = {record.turn: record for record in all_turns(connection, session)}
-    log = _Log.read(connection, session)
+    starts = {row.turn: row for row in connection.execute(_STARTS, {"session": session})}
+    retries = {(row.turn, row.step): row.retries for row in connection.execute(_RETRIES, {"session": session})}
     sizes: dict[str, int] = {}
     by_turn: dict[int, list[StepRecord]] = {}
     for step in all_steps(connection, session):
@@ -113,15 +87,21 @@ def checkpoints(connection: Connection, session: str) -> tuple[Checkpoint, ...]:
     return tuple(
         checkpoint
         for turn, steps in by_turn.items()
-        for checkpoint in _checkpoints_of_turn(connection, turns[turn], steps, log, sizes)
+        for checkpoint in _checkpoints_of_turn(connection, turns[turn], steps, starts[turn], retries, sizes)
     )
 
 
 def _checkpoints_of_turn(
-    connection: Connection, turn: TurnRecord, steps: list[StepRecord], log: _Log, sizes: dict[str, int]
+    connection: Connection,
+    turn: TurnRecord,
+    steps: list[StepRecord],
+    start: _Start,
+    retries: _Retries,
+    sizes: dict[str, int],
 ) -> Iterator[Checkpoint]:
     usage, cost = Usage(), Decimal(0)
-    start = log.starts.get(turn.turn)
+    window = start.context_window
+    error = None if start.error is None else ErrorDetail.model_validate_json(start.error)
     for step, after in zip(steps, [*steps[1:], None], strict=True):
         usage, cost = usage.plus(step.usage), cost + (step.cost_usd or 0)
         if after is not None and after.step == step.step:  # a compaction has the number of the generation after it
@@ -133,7 +113,6 @@ def _checkpoints_of_turn(
             status = turn.result.stop_reason.checkpoint_status
         elif step.step == 0 and not step.calls:
             status = CheckpointStatus.INIT
-        window = start.context_window if start is not None else None
         tokens = 0 if step.summarised is not None else step.usage.total_tokens
         yield Checkpoint(
             id=step.id,
@@ -142,15 +121,15 @@ def _checkpoints_of_turn(
             step=step.step,
             status=status,
             agent=turn.agent,
-            model=log.models.get((step.turn, step.step)) or (start.model if start is not None else ""),
+            model=step.model or start.model or "",
             messages=sizes[step.id],
             usage=usage,
             cost_usd=cost,
             context_tokens=tokens,
             context_window=window,
             context_used=round(tokens / window, 4) if window else None,
-            retries=log.retries[step.turn, step.step],
+            retries=retries.get((step.turn, step.step), 0),
             pending_calls=stands.pending,
             partial_results=stands.results,
-            error=log.errors.get(step.turn) if last else None,
+            error=error if last else None,
         )

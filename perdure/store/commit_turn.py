@@ -25,7 +25,7 @@ from perdure.store.accounting import paid_of_interrupted, spent_of_turn, todos_i
 from perdure.store.errors import NotFoundError
 from perdure.store.keys.sealing import Content
 from perdure.store.records import Committed, StepRecord
-from perdure.store.schema import step_id
+from perdure.store.rows import step_id
 from perdure.store.session_lock import LockedSession
 from perdure.store.steps import insert_step, require_step
 from perdure.store.tool_calls import OpenCalls, forget_arguments
@@ -41,8 +41,10 @@ _DID_NOT_RUN = frozenset({ReasonCode.TOOL_CANCELLED, ReasonCode.TOOL_DENIED})
 TurnRow = Row[*tuple[object, ...]]
 
 _T = schema.turns
-_FIND = select(_T).where(_T.c.session == bindparam("session"), _T.c.turn == bindparam("turn"))
-_FIND_BY_REQUEST = select(_T).where(_T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id"))
+_FIND = select(*schema.TURN).where(_T.c.session == bindparam("session"), _T.c.turn == bindparam("turn"))
+_FIND_BY_REQUEST = select(*schema.TURN).where(
+    _T.c.session == bindparam("session"), _T.c.request_id == bindparam("request_id")
+)
 _END = (
     update(_T)
     .where(_T.c.session == bindparam("this_session"), _T.c.turn == bindparam("this_turn"))
@@ -53,6 +55,7 @@ _END = (
         last_step=bindparam("tip"),
         result=bindparam("recorded"),
         exception=bindparam("second"),
+        error=bindparam("failed"),
     )
 )
 
@@ -215,7 +218,8 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         todos=commit.todos,
         spent=commit.spent,
     )
-    _append_events(locked, commit, result)
+    failure = _failure_of(commit)
+    _append_events(locked, commit, result, failure)
     end = {
         "this_session": commit.session,
         "this_turn": commit.turn,
@@ -225,6 +229,7 @@ def close_turn(locked: LockedSession, row: TurnRow, commit: CommitTurn) -> TurnR
         "tip": head,
         "recorded": Content(commit.session, result.model_dump_json()),
         "second": result.exception,
+        "failed": None if failure is None else Content(commit.session, failure.model_dump_json()),
     }
     locked.connection.execute(_END, end)
     locked.head, locked.tip, locked.open_turn = head, None, None
@@ -360,7 +365,12 @@ def _error_text(commit: CommitTurn) -> str | None:
     return ABORTED if commit.stop_reason is StopReason.CANCELLED else None
 
 
-def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult) -> None:
+def _failure_of(commit: CommitTurn) -> ErrorDetail | None:
+    """The failure that ended the turn; a cancel is none."""
+    return None if commit.stop_reason is StopReason.CANCELLED else commit.error
+
+
+def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult, failure: ErrorDetail | None) -> None:
     turn = commit.turn
 
     def append(name: str, event: Event, step: int = commit.steps) -> None:
@@ -381,8 +391,8 @@ def _append_events(locked: LockedSession, commit: CommitTurn, result: TurnResult
         append(f"{commit.aborted_step}/generation_error", GenerationError(error=aborted), commit.aborted_step)
     if commit.stop_reason is StopReason.STALLED:
         append("agent_stalled", AgentStalled())
-    if commit.error is not None and commit.stop_reason is not StopReason.CANCELLED:
-        append("agent_error", AgentError(error=commit.error))
+    if failure is not None:
+        append("agent_error", AgentError(error=failure))
     append(
         "agent_end",
         AgentEnd(

@@ -12,16 +12,13 @@ Figures = Select[int, int, datetime | None, datetime | None]
 
 
 def _open_turns(without: Collection[str] = ()) -> Figures:
-    events, sessions, turns = schema.events.c, schema.sessions.c, schema.turns.c
-    asked = events.type == "user_input_required"
-    of_open_turn = (events.session == sessions.session) & (events.turn == sessions.open_turn)
+    requests, sessions, turns = schema.input_requests.c, schema.sessions.c, schema.turns.c
+    of_open_turn = (requests.session == sessions.session) & (requests.turn == sessions.open_turn)
     waits = (
-        # A turn asks all its requests at once, and asks again only once all are decided: the latest time is the wait's.
-        select(sessions.session, func.max(case((asked, events.at))).label("since"))
-        .join_from(schema.sessions, schema.events, of_open_turn)
-        .where(schema.IS_OPEN, schema.IS_INPUT)
+        select(sessions.session, func.min(requests.asked_at).label("since"))
+        .join_from(schema.sessions, schema.input_requests, of_open_turn)
+        .where(schema.IS_OPEN, schema.IS_UNDECIDED)
         .group_by(sessions.session)
-        .having(func.sum(case((asked, 1), else_=-1)) > 0)
         .subquery()
     )
     is_open = (turns.session == sessions.session) & (turns.turn == sessions.open_turn)

@@ -1,13 +1,20 @@
 """Garbage: rows that nothing refers to any more are found, counted, and deleted in slices."""
 
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, inspect, literal, select, tuple_
 
-from perdure.store import schema
+from perdure.store import delegates, schema
 from perdure.store.database import mark_wiped
+from perdure.store.errors import NotFoundError, SessionRunsError
+from perdure.store.keys import tombstones
 from perdure.store.keys.erase import KEPT
+from perdure.store.keys.moves import KeyedStore, erase_again
+from perdure.store.shelf import Shelf
 from perdure.store.tries import LONGEST
 from perdure.store.webhooks import key_holder_of
 
@@ -88,7 +95,49 @@ _KINDS: dict[str, tuple[Table, Callable[[datetime], ColumnElement[bool]]]] = {
 """In this order: deleting rows of one kind may turn rows of the next into garbage."""
 
 
-def count_garbage(connection: Connection, now: datetime) -> dict[str, int]:
+class CollectedStore(KeyedStore, Protocol):
+    """The parts of a :class:`perdure.store.Store` that a collection needs: also its files."""
+
+    shelf: Shelf
+
+
+async def collect(store: CollectedStore, *, dry_run: bool = False) -> dict[str, int]:
+    """Delete what nothing refers to any more, in slices while turns run; returns the numbers by kind.
+
+    Interrupted erasures are completed first, and those of delegates that ran when their caller was erased.
+    """
+    now = datetime.now(UTC)
+    cut_off = [
+        *await store.read("unfinished", tombstones.unfinished),
+        *await store.read("orphans", delegates.orphans),
+    ]
+    if dry_run:
+        found = await store.read("count_garbage", lambda connection: _count_garbage(connection, now))
+        return {"erasures": len(cut_off), **found, "files": await _collect_files(store, now, dry_run=True)}
+    for session in cut_off:
+        with suppress(SessionRunsError, NotFoundError):  # it has just begun, or somebody else has erased it
+            await store.erase_session(session)
+    done = {"erasures": len(cut_off) + await erase_again(store)}
+    for kind in _KINDS:
+        done[kind] = 0
+        while rows := await store.write("delete_garbage", partial(_delete_garbage, kind=kind, now=now)):
+            done[kind] += rows
+    done["files"] = await _collect_files(store, now, dry_run=False)
+    return done
+
+
+async def _collect_files(store: CollectedStore, now: datetime, *, dry_run: bool) -> int:
+    """Delete the files that no row names: leftovers of interrupted writes and sweeps."""
+    total = 0
+    async for locations in store.shelf.list_old(now - YOUNG):
+        unnamed = await store.read("unnamed", partial(_unnamed, locations=locations))
+        total += len(unnamed)
+        if not dry_run:
+            await store.shelf.delete(unnamed)
+    return total
+
+
+def _count_garbage(connection: Connection, now: datetime) -> dict[str, int]:
     """The number of rows of each kind of garbage."""
     return {
         kind: connection.scalars(select(func.count()).select_from(table).where(condition(now))).one()
@@ -97,7 +146,7 @@ def count_garbage(connection: Connection, now: datetime) -> dict[str, int]:
     }
 
 
-def delete_garbage(connection: Connection, kind: str, now: datetime) -> int:
+def _delete_garbage(connection: Connection, *, kind: str, now: datetime) -> int:
     """Delete the next rows of a kind; returns how many."""
     table, condition = _KINDS[kind]
     if not _has(connection, table):
@@ -124,7 +173,7 @@ def locations_of(connection: Connection, session: str) -> tuple[str, ...]:
     return tuple(str(location) for location in connection.scalars(found))
 
 
-def unnamed(connection: Connection, locations: Collection[str]) -> tuple[str, ...]:
+def _unnamed(connection: Connection, *, locations: Collection[str]) -> tuple[str, ...]:
     """The locations that no row names."""
     column = schema.artifacts.c.location
     named = set(connection.scalars(select(column).where(column.in_(locations))))
@@ -134,8 +183,3 @@ def unnamed(connection: Connection, locations: Collection[str]) -> tuple[str, ..
 def _has(connection: Connection, table: Table) -> bool:
     """Whether the database has the table: with SQLite deltas are in a file of their own, which sweeps itself."""
     return table is not schema.live or inspect(connection).has_table(table.name)
-
-
-def kinds() -> tuple[str, ...]:
-    """Names of the kinds of garbage, in order of deletion."""
-    return tuple(_KINDS)

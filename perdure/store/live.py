@@ -33,7 +33,7 @@ from perdure.store.database import Address, connect, create_file, write_ahead
 from perdure.store.doorbell import DELTAS_CHANNEL, Doorbell
 from perdure.store.errors import StoreError
 from perdure.store.keys.sealing import Content, TextSealer
-from perdure.store.schema import upsert
+from perdure.store.rows import upsert
 
 LONGEST_PAYLOAD = 7_000
 """Largest notification in bytes; of a larger delta it holds the key alone. PostgreSQL's limit is 8,000."""

@@ -32,8 +32,9 @@ from perdure.store.errors import StoreError, TurnMismatchError
 from perdure.store.ids import new_seed
 from perdure.store.owners import require_owner
 from perdure.store.queries import store_id
+from perdure.store.record import columns_of_start
 from perdure.store.records import ClaimedTurn, SessionBefore, StepRecord, TurnBefore
-from perdure.store.schema import step_id
+from perdure.store.rows import step_id
 from perdure.store.session_lock import LockedSession
 from perdure.store.slots import SlotLimit, take_slot
 from perdure.store.steps import counted_tokens, find_step, insert_step
@@ -44,8 +45,8 @@ _OF_SESSION = _T.c.session == bindparam("session")
 _NUMBER = select(func.max(_T.c.turn)).where(_OF_SESSION).correlate(None).scalar_subquery()
 _IS_LAST = _OF_SESSION & (_T.c.turn == _NUMBER)
 _IS_BEGUN = _OF_SESSION & (_T.c.request_id == bindparam("request_id"))
-_LAST = select(_T).where(_IS_LAST)
-_LAST_AND_BEGUN = select(_T).where(_IS_LAST | _IS_BEGUN).order_by(_T.c.turn.desc())
+_LAST = select(*schema.TURN).where(_IS_LAST)
+_LAST_AND_BEGUN = select(*schema.TURN).where(_IS_LAST | _IS_BEGUN).order_by(_T.c.turn.desc())
 """The session's last turn, and the turn of the request if that is another one; SQLite finds each by its index."""
 
 _INSERT = insert(_T)
@@ -210,10 +211,12 @@ def _write_turn(locked: LockedSession, opening: OpenTurn, beginning: Beginning, 
         "started_at": locked.now,
         "run_started_at": opening.run_started_at,
         "seed": seed,
+        **columns_of_start(opening.session, start),
     }
     locked.connection.execute(_INSERT, row)
     insert_step(locked, step)
     locked.agent, locked.turn, locked.open_turn, locked.tip = start.agent, turn, turn, step.id
+    locked.hook_calls, locked.caller = 0, start.delegated_by
     locked.save()
     return step.id
 

@@ -3,11 +3,8 @@
 Looked at in the transaction that claims the turn, whoever asks: no door can forget it.
 """
 
-import json
+from sqlalchemy import bindparam, select
 
-from sqlalchemy import Connection, bindparam, select
-
-from perdure.contracts.events import AgentStart
 from perdure.contracts.ids import DELEGATED, delegate_session, refusal_of, refusal_of_request
 from perdure.contracts.tools import Delegated
 from perdure.contracts.turns import OpenTurn
@@ -19,9 +16,6 @@ from perdure.store.session_lock import LockedSession
 _T = schema.turns.c
 _SEED = select(_T.seed).where(_T.session == bindparam("session"), _T.turn == bindparam("turn"))
 _FIRST_REQUEST = select(_T.request_id).where(_T.session == bindparam("session"), _T.turn == 1)
-_FIRST_START = select(schema.events.c.body).where(
-    schema.events.c.session == bindparam("session"), schema.events.c.key == "1/agent_start"
-)
 
 
 def require_owner(locked: LockedSession, opening: OpenTurn) -> None:
@@ -51,18 +45,11 @@ def _require_call(locked: LockedSession, opening: OpenTurn, delegated: Delegated
     named = opening.session in {delegate_session(*call, seed or ""), delegate_session(*call, "")}
     if named and locked.turn > 0:
         first = locked.connection.scalar(_FIRST_REQUEST, {"session": opening.session})
-        start = find_first_start(locked.connection, opening.session)
         named = first == opening.request_id == f"{DELEGATED}{delegated.call_id}"
-        named = named and (start is None or start.delegated_by == delegated.session)
+        named = named and locked.caller in {None, delegated.session}
     if not named:
         msg = (
             f"session {opening.session!r} is not that of call {delegated.call_id} of session {delegated.session!r}: "
             "somebody else began it"
         )
         raise ResumeRefusedError(msg)
-
-
-def find_first_start(connection: Connection, session: str) -> AgentStart | None:
-    """The event that began a session; None before it, and once a sweep has deleted it."""
-    body = connection.scalar(_FIRST_START, {"session": session})
-    return None if body is None else AgentStart.model_validate(json.loads(body))

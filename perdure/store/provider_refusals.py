@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, bindparam, delete, select
 
 from perdure.store import schema
-from perdure.store.schema import upsert
+from perdure.store.rows import upsert
 
 FRESH = timedelta(seconds=10)
 """Age up to which other workers read a refusal that asked for no wait."""

@@ -1,4 +1,4 @@
-"""The queries of readers: sessions, turns, events, steps, artifacts. None takes a lock.
+"""The queries of readers: sessions, turns, steps, artifacts. None takes a lock.
 
 Long, because there are many queries, each of a few lines.
 """
@@ -13,11 +13,9 @@ from sqlalchemy import (
     Connection,
     Float,
     Row,
-    ScalarSelect,
     Select,
     Text,
     bindparam,
-    case,
     cast,
     exists,
     false,
@@ -27,7 +25,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
-from perdure.contracts.events import AgentStart, Envelope, UserInputReceived, UserInputRequired
+from perdure.contracts.events import GenerationAdapted
 from perdure.contracts.ids import DELEGATED
 from perdure.contracts.input_requests import OpenRequest
 from perdure.contracts.messages import Message
@@ -46,7 +44,7 @@ from perdure.store.records import (
     TurnGlance,
     TurnRecord,
 )
-from perdure.store.schema import envelope, session_record, step_record, turn_record
+from perdure.store.rows import session_record, step_record, turn_record
 from perdure.store.slots import queued_turns, select_queued
 from perdure.store.steps import history
 
@@ -55,43 +53,22 @@ _SESSION = select(schema.sessions).where(schema.sessions.c.session == bindparam(
 _LAST_SEQS = select(schema.sessions.c.session, schema.sessions.c.last_seq).where(
     schema.sessions.c.session.in_(bindparam("names", expanding=True))
 )
-_TURNS = select(schema.turns).where(schema.turns.c.session == bindparam("session")).order_by(schema.turns.c.turn)
-_EVENTS = (
-    select(schema.events)
-    .where(schema.events.c.session == bindparam("session"), schema.events.c.seq > bindparam("after"))
-    .order_by(schema.events.c.seq)
-    .limit(bindparam("most"))
-)
-_INPUT_EVENTS = (
-    select(schema.events)
-    .where(
-        schema.events.c.session == bindparam("session"),
-        schema.events.c.turn.in_(bindparam("turns", expanding=True)),
-        schema.events.c.type.in_(("user_input_required", "user_input_received")),
-    )
-    .order_by(schema.events.c.seq)
-)
-_EVENTS_BY_KEY = (
-    select(schema.events)
-    .where(schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True)))
-    .order_by(schema.events.c.seq)
-)
+_TURNS = select(*schema.TURN).where(schema.turns.c.session == bindparam("session")).order_by(schema.turns.c.turn)
 _STEPS = (
     select(schema.steps)
     .where(schema.steps.c.session == bindparam("session"))
     .order_by(schema.steps.c.turn, schema.steps.c.step, schema.steps.c.created_at)
 )
-_DELEGATES = select(schema.events.c.body).where(
-    schema.events.c.session == bindparam("session"), schema.events.c.type == "delegate_start"
+_OF_OPEN_TURN = (schema.input_requests.c.session == schema.sessions.c.session) & (
+    schema.input_requests.c.turn == schema.sessions.c.open_turn
 )
-_DELEGATE_EVENTS = (
-    select(schema.events)
-    .where(
-        schema.events.c.session == bindparam("session"),
-        schema.events.c.type.in_(("delegate_start", "delegate_end")),
-        schema.events.c.seq <= bindparam("last"),
-    )
-    .order_by(schema.events.c.seq)
+IS_WAITING = exists().where(_OF_OPEN_TURN, schema.IS_UNDECIDED).correlate(schema.sessions)
+"""Whether the open turn of a session waits for a person."""
+
+_ADAPTATIONS = (
+    select(schema.adaptations.c.adapted)
+    .where(schema.adaptations.c.session == bindparam("session"))
+    .order_by(schema.adaptations.c.seq)
 )
 _ARTIFACT = select(schema.artifacts).where(schema.artifacts.c.id == bindparam("id"))
 
@@ -144,7 +121,7 @@ def sessions(
     At most ``limit`` are returned.
     """
     # Ordered by the start of the last turn, not by the last write: that index is updated once a turn.
-    kept = _select_last_turns().where(*_conditions(wanted), *_delegate_clauses_of(connection, wanted))
+    kept = _select_last_turns().where(*_conditions(wanted))
     if only is not None:
         kept = kept.where(schema.turns.c.session.in_(only))
     ordered = kept.order_by(schema.turns.c.started_at.desc(), schema.turns.c.session.desc())
@@ -194,21 +171,12 @@ def _find_sealed(
 
 
 def _match_prompt(text: str) -> ColumnElement[bool]:
-    """Whether the text stands in the prompt with which a turn began.
-
-    The event is JSON in the order of its fields, in which no quotation mark of a value stands alone: what is between
-    the names of two neighbours is the prompt.
-    """
-    events, turns = schema.events.c, schema.turns.c
+    """Whether the text stands in the prompt with which a turn began, which is kept as a JSON string."""
     written = json.dumps(text, ensure_ascii=False)[1:-1]
     for special in "/%_":
         written = written.replace(special, f"/{special}")
-    pattern = func.lower(literal(f'%"prompt":"%{written}%","definition":"%', Text))
-    return exists().where(
-        events.session == turns.session,
-        events.key == cast(turns.turn, Text) + "/agent_start",
-        func.lower(type_coerce(events.body, Text)).like(pattern, escape="/"),
-    )
+    pattern = func.lower(literal(f"%{written}%", Text))
+    return func.lower(type_coerce(schema.turns.c.prompt, Text)).like(pattern, escape="/")
 
 
 def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
@@ -229,8 +197,7 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
         if state is not RunState.QUEUED:
             yield ~running if state is RunState.ENDED else running
         if state in {RunState.RUNNING, RunState.WAITING_FOR_INPUT}:
-            waits = count_unsettled() > 0
-            yield waits if state is RunState.WAITING_FOR_INPUT else ~waits
+            yield IS_WAITING if state is RunState.WAITING_FOR_INPUT else ~IS_WAITING
     if (stop_reason := wanted.get("stop_reason")) is not None:
         yield turns.stop_reason == stop_reason.value
     if (reason_code := wanted.get("reason_code")) is not None:
@@ -247,37 +214,16 @@ def _conditions(wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
     if (text := wanted.get("text")) and not open_vault().encrypts:
         named = turns.session.icontains(text, autoescape=True)
         yield named | turns.result.icontains(text, autoescape=True) | _match_prompt(text)
-
-
-def _delegate_clauses_of(connection: Connection, wanted: SessionFilter) -> Iterator[ColumnElement[bool]]:
-    """The conditions for the delegates of one caller, or for no delegates at all."""
     if (caller := wanted.get("caller")) is not None:
-        bodies = connection.scalars(_DELEGATES, {"session": caller})
-        yield schema.turns.c.session.in_([str(json.loads(body)["delegate"]) for body in bodies])
+        yield schema.sessions.c.caller == caller
     if not wanted.get("delegates", True):
-        yield schema.turns.c.request_id.not_like(f"{DELEGATED}%")
-
-
-def count_unsettled() -> ScalarSelect[int]:
-    """The number of undecided input requests of a session's open turn, by its events."""
-    events, sessions = schema.events.c, schema.sessions.c
-    change = case((events.type == "user_input_required", 1), else_=-1)
-    return (
-        select(func.coalesce(func.sum(change), 0))
-        .where(
-            events.session == sessions.session,
-            events.turn == sessions.open_turn,
-            schema.IS_INPUT,
-        )
-        .correlate(schema.sessions)
-        .scalar_subquery()
-    )
+        yield turns.request_id.not_like(f"{DELEGATED}%")
 
 
 def find_waiting(connection: Connection, names: Collection[str]) -> frozenset[str]:
     """The sessions among ``names`` whose open turn waits for a person."""
     statement = select(schema.sessions.c.session).where(
-        schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), count_unsettled() > 0
+        schema.sessions.c.session.in_(names), schema.sessions.c.open_turn.is_not(None), IS_WAITING
     )
     return frozenset(connection.scalars(statement))
 
@@ -315,59 +261,48 @@ def read_glances(connection: Connection, turns: Mapping[str, int]) -> dict[str, 
 
 
 def read_prompts(connection: Connection, turns: Mapping[str, int]) -> dict[str, str]:
-    """The prompt of one turn of each session, by session, as far as the event log has it."""
-    events = schema.events.c
-    keys = {f"{turn}/agent_start" for turn in turns.values()}
-    starts = select(*events).where(events.session.in_(turns), events.key.in_(keys))
-    found: dict[str, str] = {}
-    for row in connection.execute(starts):
-        event = envelope(row).event
-        if turns[row.session] == row.turn and isinstance(event, AgentStart):
-            found[row.session] = event.prompt
-    return found
+    """The prompt of one turn of each session, by session."""
+    rows = schema.turns.c
+    wanted = rows.session.in_(turns), rows.turn.in_(set(turns.values())), rows.prompt.is_not(None)
+    found = connection.execute(select(rows.session, rows.turn, rows.prompt).where(*wanted))
+    return {row.session: row.prompt for row in found if turns[row.session] == row.turn}
 
 
 def open_requests(
     connection: Connection, session: str | None = None, agent: str | None = None, tenant: str | None = None
 ) -> tuple[OpenRequest, ...]:
     """The undecided input requests of open turns, and of sessions that stopped for people; the oldest first."""
-    events, sessions, turns = schema.events.c, schema.sessions.c, schema.turns.c
+    requests, sessions, turns = schema.input_requests.c, schema.sessions.c, schema.turns.c
     chosen = [
         *([sessions.session == session] if session is not None else []),
         *([turns.agent == agent] if agent is not None else []),
         *([sessions.tenant == tenant] if tenant is not None else []),
     ]
     of_session = (turns.session == sessions.session) & (turns.turn == sessions.turn)
-    of_open_turn = (events.session == sessions.session) & (events.turn == sessions.open_turn)
     asked = (
-        select(*events, turns.agent)
+        select(*requests, turns.agent)
         .join_from(schema.sessions, schema.turns, of_session)
-        .join(schema.events, of_open_turn)
-        .where(schema.IS_OPEN, schema.IS_INPUT, *chosen)
-        .order_by(events.session, events.seq)
+        .join(schema.input_requests, _OF_OPEN_TURN)
+        .where(schema.IS_OPEN, schema.IS_UNDECIDED, *chosen)
     )
-    waiting: dict[tuple[str, str], OpenRequest] = {}
+    waiting: list[OpenRequest] = []
     for row in connection.execute(asked):
-        event = envelope(row).event
-        if isinstance(event, UserInputRequired):
-            request = dict(event) | {"agent": row.agent, "turn": row.turn, "session": row.session, "asked_at": row.at}
-            waiting[row.session, event.request_id] = OpenRequest.model_validate(request, extra="ignore")
-        elif isinstance(event, UserInputReceived):
-            waiting.pop((row.session, event.request_id), None)
+        about = {"agent": row.agent, "turn": row.turn, "session": row.session, "asked_at": row.asked_at}
+        waiting.append(OpenRequest.model_validate(json.loads(row.request) | about, extra="ignore"))
     stopped = _select_last_turns().where(
         turns.stop_reason == StopReason.WAITING_FOR_INPUT.value, sessions.open_turn.is_(None), *chosen
     )
     for ended in connection.execute(stopped):
         record = turn_record(ended)
         about = {"session": record.session, "turn": record.turn, "agent": record.agent, "asked_at": record.ended_at}
-        for left in record.result.requests if record.result is not None else ():
-            waiting[record.session, left.request_id] = OpenRequest.model_validate(dict(left) | about)
-    return tuple(sorted(waiting.values(), key=lambda request: request.asked_at))
+        left = record.result.requests if record.result is not None else ()
+        waiting += (OpenRequest.model_validate(dict(request) | about) for request in left)
+    return tuple(sorted(waiting, key=lambda request: request.asked_at))
 
 
 def _select_last_turns() -> Select[*tuple[object, ...]]:
     last = (schema.sessions.c.session == schema.turns.c.session) & (schema.sessions.c.turn == schema.turns.c.turn)
-    return select(*schema.turns.c).join_from(schema.turns, schema.sessions, last)
+    return select(*schema.TURN).join_from(schema.turns, schema.sessions, last)
 
 
 def turn(connection: Connection, session: str, number: int) -> TurnRecord:
@@ -393,34 +328,12 @@ def turns(connection: Connection, session: str) -> tuple[TurnRecord, ...]:
     return tuple(turn_record(row) for row in connection.execute(_TURNS, {"session": session}))
 
 
-def events(connection: Connection, session: str, *, after: int = 0, limit: int = 500) -> tuple[Envelope, ...]:
-    """Events after a sequence number, in order; none for a session that does not exist."""
-    rows = connection.execute(_EVENTS, {"session": session, "after": after, "most": limit})
-    return tuple(envelope(row) for row in rows)
-
-
-def input_events(connection: Connection, session: str, turn: int) -> tuple[Envelope, ...]:
-    """The events of a turn and the one before it about input requests and decisions, in order."""
-    rows = connection.execute(_INPUT_EVENTS, {"session": session, "turns": [turn - 1, turn]})
-    return tuple(envelope(row) for row in rows)
-
-
-def delegate_events(connection: Connection, session: str, *, last: int) -> tuple[Envelope, ...]:
-    """The events about starts and ends of a session's delegates, in order, up to the sequence number ``last``."""
-    return tuple(envelope(row) for row in connection.execute(_DELEGATE_EVENTS, {"session": session, "last": last}))
-
-
-def events_by_key(connection: Connection, session: str, keys: Sequence[str]) -> tuple[Envelope, ...]:
-    """The events with these keys, as far as they exist, in order."""
-    rows = connection.execute(_EVENTS_BY_KEY, {"session": session, "keys": list(keys)})
-    return tuple(envelope(row) for row in rows)
-
-
 def traces(connection: Connection, session: str, turns: Sequence[int]) -> dict[int, str]:
     """Trace ids of these turns, by turn; turns without a trace are left out."""
-    starts = events_by_key(connection, session, [f"{turn}/agent_start" for turn in turns])
-    told = ((line.turn, line.event.trace) for line in starts if isinstance(line.event, AgentStart))
-    return {turn: trace.trace_id for turn, trace in told if trace is not None}
+    traced = select(schema.turns.c.turn, schema.turns.c.trace).where(
+        schema.turns.c.session == session, schema.turns.c.turn.in_(turns), schema.turns.c.trace.is_not(None)
+    )
+    return {row.turn: row.trace for row in connection.execute(traced)}
 
 
 def transcript(connection: Connection, name: str, *, turn: int | None = None) -> tuple[Message, ...]:
@@ -439,6 +352,12 @@ def transcript(connection: Connection, name: str, *, turn: int | None = None) ->
             raise NotFoundError(_describe_missing_turn(name, number))
         end = row.last_step or end
     return () if end is None else history(connection, end)
+
+
+def adaptations(connection: Connection, session: str) -> tuple[GenerationAdapted, ...]:
+    """What the providers of a session have refused so far, in order."""
+    rows = connection.scalars(_ADAPTATIONS, {"session": session})
+    return tuple(GenerationAdapted.model_validate_json(adapted) for adapted in rows)
 
 
 def steps(connection: Connection, session: str) -> tuple[StepRecord, ...]:

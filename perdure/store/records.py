@@ -5,6 +5,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal, NamedTuple, TypedDict
 
+from pydantic import TypeAdapter
+
 from perdure.contracts.budgets import Usage
 from perdure.contracts.checkpoints import JobStatus
 from perdure.contracts.errors import ErrorDetail
@@ -14,7 +16,7 @@ from perdure.contracts.input_requests import InputRequest, call_id_of
 from perdure.contracts.messages import AssistantMessage, Message, ToolMessage
 from perdure.contracts.openings import StoredOpening
 from perdure.contracts.server_questions import ServerQuestion
-from perdure.contracts.tools import PlannedCall
+from perdure.contracts.tools import PlannedCall, Todo
 from perdure.contracts.turns import RunState, StopReason, TurnResult
 from perdure.contracts.values import Value
 
@@ -42,6 +44,7 @@ class StepRecord(Value):
         calls: The calls of the answer, with masked arguments.
         summarised: For a compaction: number of messages that its summary replaces; ``messages`` then holds the whole
             conversation, and the parents hold the replaced messages.
+        model: The model that was called; empty if none was, or if only its turn's row knows it.
     """
 
     id: str
@@ -55,6 +58,7 @@ class StepRecord(Value):
     usage: Usage = Usage()
     cost_usd: Decimal | None = None
     summarised: int | None = None
+    model: str = ""
 
     @property
     def added(self) -> tuple[Message, ...]:
@@ -96,7 +100,28 @@ class Begun(Value):
 
 
 RERUN = "tool_rerun/"
-"""Prefix of the keys of events about a call's further runs; the ledger counts these events."""
+"""Prefix of the keys of events about a call's further runs, numbered from 1; the ledger has the number."""
+
+
+class DelegateSpent(Value):
+    """Use of a delegate that has ended, its own delegates included, in the row of its call."""
+
+    steps: int
+    usage: Usage
+    cost_usd: Decimal
+
+
+_todos: TypeAdapter[tuple[Todo, ...]] = TypeAdapter(tuple[Todo, ...])
+
+
+def todos_to_json(todos: tuple[Todo, ...]) -> str:
+    """Todos as a row has them."""
+    return _todos.dump_json(todos).decode()
+
+
+def todos_from_json(text: str) -> tuple[Todo, ...]:
+    """Todos of a row."""
+    return _todos.validate_json(text)
 
 
 class Claim(Value):
@@ -221,6 +246,7 @@ class SessionRecord(Value):
         waiting: For a listed session: whether its open turn waits for a person.
         queued: For a listed session: whether its next turn waits for a slot.
         tenant: The tenant of the session's first turn.
+        caller: For a delegate's session: the session that called it.
     """
 
     session: str
@@ -235,6 +261,7 @@ class SessionRecord(Value):
     waiting: bool = False
     tenant: str = ""
     queued: bool = False
+    caller: str | None = None
 
     @property
     def state(self) -> RunState:

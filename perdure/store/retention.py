@@ -10,7 +10,7 @@ from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.retention import Retention
 from perdure.contracts.turns import TurnResult
 from perdure.contracts.values import replace
-from perdure.store import schema
+from perdure.store import log, schema
 from perdure.store.database import mark_wiped
 from perdure.store.keys.sealing import Content
 from perdure.store.session_lock import LockedSession
@@ -19,7 +19,7 @@ from perdure.store.steps import conversation_steps
 SLICE = 100
 """Sessions that one slice of a sweep looks at."""
 
-_S, _T, _E, _A = schema.sessions.c, schema.turns.c, schema.events.c, schema.artifacts.c
+_S, _T, _A = schema.sessions.c, schema.turns.c, schema.artifacts.c
 
 
 class Old(NamedTuple):
@@ -76,10 +76,9 @@ def forks_of(connection: Connection, session: str) -> Sequence[str]:
 
 def count_trimmed(connection: Connection, session: str, retention: Retention, now: datetime) -> Trimmed:
     """Count what :func:`trim_session` would delete."""
-    events = select(func.count()).where(_E.session == session, _E.turn.in_(_old_turns(session, retention.events, now)))
     artifacts = select(func.count()).where(*_old_artifacts(session, retention.artifacts, now))
     return Trimmed(
-        events=connection.scalars(events).one() if retention.events else 0,
+        events=log.count(connection, session, _old_turns(session, retention.events, now)) if retention.events else 0,
         artifacts=connection.scalars(artifacts).one() if retention.artifacts else 0,
     )
 
@@ -90,11 +89,9 @@ def trim_session(connection: Connection, session: str, retention: Retention, now
         return Trimmed()
     events = artifacts = 0
     if retention.events is not None:
-        old = _E.turn.in_(_old_turns(session, retention.events, now))
-        last = connection.scalar(select(func.max(_E.seq)).where(_E.session == session, old))
-        if last is not None:
-            events = connection.execute(delete(schema.events).where(_E.session == session, old)).rowcount
-            _note_swept(connection, session, last)
+        old = _old_turns(session, retention.events, now)
+        events = log.sweep(connection, session, old)
+        _forget_requests(connection, session, old)
     if retention.artifacts is not None:
         where = _old_artifacts(session, retention.artifacts, now)
         artifacts = connection.execute(delete(schema.artifacts).where(*where)).rowcount
@@ -113,14 +110,17 @@ def keep_latest(connection: Connection, session: str) -> Trimmed:
     connection.execute(delete(schema.steps).where(steps.session == session, steps.id.not_in(read)))
     calls = schema.tool_calls.c
     connection.execute(delete(schema.tool_calls).where(calls.session == session, calls.turn < locked.turn))
-    last = connection.scalar(select(func.max(_E.seq)).where(_E.session == session, _E.turn < locked.turn))
-    events = connection.execute(delete(schema.events).where(_E.session == session, _E.turn < locked.turn)).rowcount
-    if last is not None:
-        _note_swept(connection, session, last)
+    earlier = select(_T.turn).where(_T.session == session, _T.turn < locked.turn)
+    events = log.sweep(connection, session, earlier)
+    _forget_requests(connection, session, earlier)
+    for table in (schema.todos, schema.feedback, schema.failed_generations):
+        connection.execute(delete(table).where(table.c.session == session, table.c.turn < locked.turn))
     gone = (_A.session == session, _A.turn < locked.turn, _A.turn > 0)
     artifacts = connection.execute(delete(schema.artifacts).where(*gone)).rowcount
-    earlier = select(_T.turn, _T.result).where(_T.session == session, _T.turn < locked.turn, _T.result.is_not(None))
-    for row in connection.execute(earlier).all():
+    told = (_T.session == session, _T.turn < locked.turn)
+    connection.execute(update(schema.turns).where(*told).values(prompt=None, error=None))
+    ended = select(_T.turn, _T.result).where(*told, _T.result.is_not(None))
+    for row in connection.execute(ended).all():
         result = TurnResult.model_validate_json(row.result)
         bare = replace(result, output="", value=None, error=None, requests=(), todos=())
         if bare != result:
@@ -140,17 +140,14 @@ def needs_trimming(connection: Connection, session: str) -> bool:
     others = select(func.count()).where(
         steps.session == session, steps.id.not_in(conversation_steps(connection, row.head))
     )
-    earlier = select(func.count()).where(_E.session == session, _E.turn < row.turn)
-    return connection.scalars(others).one() > 0 or connection.scalars(earlier).one() > 0
+    earlier = select(_T.turn).where(_T.session == session, _T.turn < row.turn)
+    return connection.scalars(others).one() > 0 or log.count(connection, session, earlier) > 0
 
 
-def swept_seq(connection: Connection, session: str) -> int:
-    """Sequence number of the last event that a sweep has deleted; 0 if none was."""
-    return connection.scalar(select(_S.swept_seq).where(_S.session == session)) or 0
-
-
-def _note_swept(connection: Connection, session: str, last: int) -> None:
-    connection.execute(update(schema.sessions).where(_S.session == session).values(swept_seq=last))
+def _forget_requests(connection: Connection, session: str, turns: Select[int]) -> None:
+    """Delete what these turns asked people: arguments and questions that their events told."""
+    requests = schema.input_requests.c
+    connection.execute(delete(schema.input_requests).where(requests.session == session, requests.turn.in_(turns)))
 
 
 def _old_turns(session: str, age: timedelta | None, now: datetime) -> Select[int]:

@@ -1,46 +1,36 @@
-"""The tables, the types of their columns, and the conversion of rows to records.
+"""The tables, and the types of their columns.
 
 JSON is kept as text: PostgreSQL's own JSON types refuse the NUL character, which tools do print.
 
 Long, because all tables stand in one place.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from pydantic import TypeAdapter
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Connection,
+    ColumnElement,
     DateTime,
     Dialect,
     Float,
     Index,
     Integer,
     MetaData,
-    Row,
     Table,
     Text,
     TypeDecorator,
     UniqueConstraint,
+    func,
     text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
-from perdure.contracts.budgets import Usage
-from perdure.contracts.events import Envelope, load_event
-from perdure.contracts.messages import Message, ToolMessage
-from perdure.contracts.tools import PlannedCall
-from perdure.contracts.turns import TurnResult
-from perdure.store.keys.sealing import Content, SealedText
-from perdure.store.records import SessionRecord, StepRecord, TurnRecord
+from perdure.store.keys.sealing import SealedText
 
-REVISION = "0014"
+REVISION = "0015"
 """The schema this release reads and writes."""
 
 KNOWN_REVISIONS = (
@@ -57,6 +47,7 @@ KNOWN_REVISIONS = (
     "0012",
     "0013",
     "0014",
+    "0015",
 )
 """Every schema this release can upgrade from, oldest first."""
 
@@ -174,8 +165,24 @@ sessions = Table(
     Column("updated_at", UtcDateTime, nullable=False),
     Column("swept_seq", BigInteger),
     Column("begun_at", UtcDateTime),
+    Column("caller", Text),
+    Column("hook_calls", Integer),
+    Column("recorded_seq", BigInteger),
     Index("ix_sessions_tenant", "tenant", "open_turn"),
 )
+"""Sessions.
+
+``caller`` is the session that delegates to this one, and ``hook_calls`` the number of hooks that its last turn called.
+What the events up to ``recorded_seq`` say stands in rows; a worker of an older release leaves it behind ``last_seq``.
+"""
+
+IS_BEHIND: ColumnElement[bool] = sessions.c.last_seq > func.coalesce(sessions.c.recorded_seq, 0)
+"""The condition for sessions that a worker of an older release has written to."""
+
+IS_DELEGATE = text("caller IS NOT NULL")
+"""The condition of a partial index: sessions and tombstones of delegates."""
+
+Index("ix_sessions_caller", sessions.c.caller, sqlite_where=IS_DELEGATE, postgresql_where=IS_DELEGATE)
 
 requests = Table(
     "requests",
@@ -231,12 +238,20 @@ turns = Table(
     Column("result", SealedText("turns.result")),
     Column("exception", Text),
     Column("seed", Text),
+    Column("model", Text),
+    Column("context_window", Integer),
+    Column("resumed_from", Text),
+    Column("trace", Text),
+    Column("prompt", SealedText("turns.prompt", quoted=True)),
+    Column("error", SealedText("turns.error")),
     UniqueConstraint("session", "request_id", name="uq_turns_request"),
     Index("ix_turns_listed", "started_at", "session"),
     Index("ix_turns_agent", "agent", "started_at", "session"),
     Index("ix_turns_stop_reason", "stop_reason", "started_at", "session"),
     Index("ix_turns_reason_code", "reason_code", "started_at", "session"),
 )
+TURN = tuple(column for column in turns.c if column.name not in {"prompt", "error"})
+"""The columns of a turn without its longest texts, which few readers want."""
 
 steps = Table(
     "steps",
@@ -253,6 +268,7 @@ steps = Table(
     Column("cost", Money),
     Column("summarised", Integer),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("model", Text),
     Index("ix_steps_session", "session", "turn", "step"),
 )
 
@@ -276,7 +292,83 @@ tool_calls = Table(
     Column("message", SealedText("tool_calls.message")),
     Column("claimed_at", UtcDateTime),
     Column("ended_at", UtcDateTime),
+    Column("runs", Integer),
+    Column("aborted", Boolean),
+    Column("delegate", Text),
+    Column("delegate_spent", Text),
 )
+"""The ledger. ``runs`` counts further runs of a call's body, and ``aborted`` tells that the call ended its turn.
+
+``delegate`` is the session that works on the call, and ``delegate_spent`` what that one has spent, once it has ended.
+"""
+
+todos = Table(
+    "todos",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("todos", SealedText("todos.todos"), nullable=False),
+)
+"""The agent's todos behind each step that changed them."""
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("step", Integer, nullable=False),
+    Column("texts", SealedText("feedback.texts"), nullable=False),
+)
+"""What hooks say to the model behind a step, by the number of its event."""
+
+input_requests = Table(
+    "input_requests",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("request_id", Text, primary_key=True),
+    Column("request", SealedText("input_requests.request"), nullable=False),
+    Column("asked_at", UtcDateTime, nullable=False),
+    Column("decided_at", UtcDateTime),
+)
+"""Input requests of turns that wait for people."""
+
+IS_UNDECIDED = text("decided_at IS NULL")
+"""The condition of a partial index: input requests that wait."""
+
+Index(
+    "ix_input_requests_undecided",
+    input_requests.c.session,
+    input_requests.c.turn,
+    sqlite_where=IS_UNDECIDED,
+    postgresql_where=IS_UNDECIDED,
+)
+
+failed_generations = Table(
+    "failed_generations",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("step", Integer, nullable=False),
+    Column("fallback", Integer, nullable=False),
+    Column("compaction", Boolean, nullable=False),
+    Column("final", Boolean, nullable=False),
+    Column("usage", Text, nullable=False),
+    Column("cost", Money, nullable=False),
+)
+"""Model calls that failed, with what they cost, by the number of their event; after a ``final`` one none was sent."""
+
+adaptations = Table(
+    "adaptations",
+    metadata,
+    Column("session", Text, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("adapted", SealedText("adaptations.adapted"), nullable=False),
+)
+"""What the providers of a session have refused, so that its later calls go without."""
 
 events = Table(
     "events",
@@ -305,13 +397,8 @@ Index(
     postgresql_where=IS_RETRY,
 )
 
-IS_ADAPTED = text("type = 'generation_adapted'")
-"""The condition of another: what the providers of a session have refused, which is little or nothing."""
-
-Index("ix_events_adapted", events.c.session, events.c.seq, sqlite_where=IS_ADAPTED, postgresql_where=IS_ADAPTED)
-
 IS_INPUT = text("type IN ('user_input_required', 'user_input_received')")
-"""The condition of a third partial index: input requests and decisions."""
+"""The condition of another: input requests and decisions."""
 
 Index(
     "ix_events_input",
@@ -323,7 +410,7 @@ Index(
 )
 
 IS_OPEN = text("open_turn IS NOT NULL")
-"""The condition of a fourth partial index: sessions with an open turn, few among many that have ended."""
+"""The condition of a third partial index: sessions with an open turn, few among many that have ended."""
 
 Index("ix_sessions_open", sessions.c.session, sessions.c.open_turn, sqlite_where=IS_OPEN, postgresql_where=IS_OPEN)
 
@@ -367,9 +454,12 @@ tombstones = Table(
     Column("counts", Text, nullable=False),
     Column("erased_at", UtcDateTime, nullable=False),
     Column("finished_at", UtcDateTime),
+    Column("caller", Text),
     Index("ix_tombstones_erased", "erased_at"),
 )
 """The tombstones of erased sessions, without any of their contents."""
+
+Index("ix_tombstones_caller", tombstones.c.caller, sqlite_where=IS_DELEGATE, postgresql_where=IS_DELEGATE)
 
 _SECRETS = "webhooks.secret"
 """The place to which both columns of secrets are sealed, because an exchange moves a sealed text between them."""
@@ -478,104 +568,3 @@ live = Table(
     prefixes=["UNLOGGED"],
 )
 """Deltas of answers that are being written, on PostgreSQL only. The table is unlogged: a crash may lose them."""
-
-
-_messages: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
-_calls: TypeAdapter[tuple[PlannedCall, ...]] = TypeAdapter(tuple[PlannedCall, ...])
-
-Insert = postgresql.Insert | sqlite.Insert
-"""An insert with ``on_conflict_…``, which SQLAlchemy's general one lacks."""
-
-
-def step_id(*parts: object) -> str:
-    """The id of a step that no generation made: 32 hexadecimal digits of a hash over all that determines it."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def insert_into(connection: Connection, table: Table) -> Insert:
-    """An insert of the database's own dialect, with ``on_conflict_…``."""
-    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
-
-
-def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
-    """Insert rows, or change those that exist under the same primary key."""
-    statement = insert_into(connection, table)
-    changing = {column.name: statement.excluded[column.name] for column in table.c if not column.primary_key}
-    connection.execute(statement.on_conflict_do_update(index_elements=[*table.primary_key], set_=changing), rows)
-
-
-def load_messages(text: str) -> tuple[Message, ...]:
-    """Messages of a column."""
-    return _messages.validate_json(text)
-
-
-def load_tool_message(text: str) -> ToolMessage:
-    """The result of a ledger row."""
-    return ToolMessage.model_validate_json(text)
-
-
-def step_values(step: StepRecord, now: datetime) -> Mapping[str, object]:
-    """A step as its row."""
-    return {
-        "id": step.id,
-        "session": step.session,
-        "turn": step.turn,
-        "step": step.step,
-        "parent": step.parent,
-        "messages": Content(step.session, _messages.dump_json(step.messages).decode()),
-        "calls": Content(step.session, _calls.dump_json(step.calls).decode()),
-        "finish_reason": step.finish_reason,
-        "usage": step.usage.model_dump_json(),
-        "cost": step.cost_usd,
-        "summarised": step.summarised,
-        "created_at": now,
-    }
-
-
-def step_record(row: Row[*tuple[object, ...]]) -> StepRecord:
-    """A step from its row."""
-    return StepRecord(
-        id=row.id,
-        session=row.session,
-        turn=row.turn,
-        step=row.step,
-        parent=row.parent,
-        messages=load_messages(row.messages),
-        calls=_calls.validate_json(row.calls),
-        finish_reason=row.finish_reason,
-        usage=Usage.model_validate_json(row.usage),
-        cost_usd=row.cost,
-        summarised=row.summarised,
-    )
-
-
-def session_record(row: Row[*tuple[object, ...]]) -> SessionRecord:
-    """A session from its row."""
-    return SessionRecord.model_validate(row, from_attributes=True)
-
-
-def turn_record(row: Row[*tuple[object, ...]]) -> TurnRecord:
-    """A turn from its row."""
-    return TurnRecord(
-        session=row.session,
-        turn=row.turn,
-        request_id=row.request_id,
-        agent=row.agent,
-        definition=row.definition,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        result=None if row.result is None else TurnResult.model_validate_json(row.result),
-        last_step=row.last_step,
-    )
-
-
-def envelope(row: Row[*tuple[object, ...]]) -> Envelope:
-    """An event from its row."""
-    return Envelope(
-        seq=row.seq,
-        session=row.session,
-        turn=row.turn,
-        step=row.step,
-        at=row.at,
-        event=load_event(json.loads(row.body)),
-    )

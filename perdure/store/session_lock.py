@@ -8,19 +8,29 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Self
 
-from sqlalchemy import Connection, bindparam, delete, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, func, select, update
 
-from perdure.contracts.events import Envelope, NewEvent
-from perdure.store import schema
-from perdure.store.errors import NotFoundError, TurnEndedError
-from perdure.store.keys.sealing import Content
+from perdure.contracts.events import HookEnd, NewEvent
+from perdure.store import log, record, schema
+from perdure.store.errors import NotFoundError, SessionErasedError, StoreKeyError, TurnEndedError
 from perdure.store.keys.tombstones import missing_session, refuse_erased
+from perdure.store.keys.vault import open_vault
+from perdure.store.record import Behind
 from perdure.store.records import Written
-from perdure.store.schema import envelope, insert_into
-from perdure.store.standing_approvals import keep_standing
+from perdure.store.rows import insert_into
 
-_MUTABLE = ("tenant", "agent", "turn", "open_turn", "head", "tip", "last_seq")
+_MUTABLE = (
+    "tenant",
+    "agent",
+    "turn",
+    "open_turn",
+    "head",
+    "tip",
+    "last_seq",
+    "recorded_seq",
+    "hook_calls",
+    "caller",
+)
 
 _LOCK = (
     select(*(schema.sessions.c[name] for name in _MUTABLE))
@@ -36,41 +46,19 @@ _LOCK_WATCHED = (
     .with_for_update(of=schema.sessions)
 )
 """The same, which also reads whether somebody follows the session's deltas, without a further round trip."""
+_LOCK_BEHIND = (
+    select(schema.sessions)
+    .where(schema.sessions.c.session.in_(bindparam("names", expanding=True)), schema.IS_BEHIND)
+    .order_by(schema.sessions.c.session)
+    .with_for_update()
+)
 _SAVE = update(schema.sessions).where(schema.sessions.c.session == bindparam("this_session"))
-_STORED_KEYS = select(schema.events.c.key).where(
-    schema.events.c.session == bindparam("session"), schema.events.c.key.in_(bindparam("keys", expanding=True))
-)
-_KEY = [schema.events.c.session, schema.events.c.key]
-_INSERT_NEW = {
-    name: statement.on_conflict_do_nothing(index_elements=_KEY).execution_options(preserve_rowcount=True)
-    for name, statement in (("sqlite", sqlite.insert(schema.events)), ("postgresql", postgresql.insert(schema.events)))
-}
-_TAKE_BACK = delete(schema.events).where(
-    schema.events.c.session == bindparam("this_session"), schema.events.c.seq > bindparam("after")
-)
 
 WRITTEN = "perdure_written"
 """Key in the connection's ``info`` under which a transaction collects the events that it writes."""
 
 LAST_SEQS = "perdure_last_seqs"
 """Key under which it collects the sequence numbers of the last of them, by session."""
-
-_RETRIES = (
-    select(schema.events)
-    .where(
-        schema.events.c.session == bindparam("session"),
-        schema.events.c.turn == bindparam("turn"),
-        schema.events.c.step == bindparam("step"),
-        schema.IS_RETRY,
-    )
-    .order_by(schema.events.c.seq)
-)
-
-_ADAPTATIONS = (
-    select(schema.events)
-    .where(schema.events.c.session == bindparam("session"), schema.IS_ADAPTED)
-    .order_by(schema.events.c.seq)
-)
 
 
 def new_session(session: str, agent: str, tenant: str) -> Mapping[str, object]:
@@ -107,23 +95,31 @@ class LockedSession:
         self.head: str | None
         self.tip: str | None
         self.last_seq: int
-        for name, value in zip(_MUTABLE, values, strict=True):
-            setattr(self, name, value)
+        self.recorded_seq: int | None
+        self.hook_calls: int | None
+        self.caller: str | None
+        self._take(tuple(values))
         # Taken under the lock, so that times increase with sequence numbers.
         self.now = datetime.now(UTC)
         self.is_watched = False
-        self._read = tuple(values)
         self._agent_before = self.agent
         self._events: dict[str, NewEvent] = {}
 
     @classmethod
-    def find(cls, connection: Connection, session: str, *, looks_for_watchers: bool = False) -> Self | None:
-        """Wait for the session's lock; None if there is no such session."""
+    def find(
+        cls, connection: Connection, session: str, *, looks_for_watchers: bool = False, reads: bool = True
+    ) -> Self | None:
+        """Wait for the session's lock; None if there is no such session.
+
+        Without ``reads`` nothing of it has to be opened: its key may be gone.
+        """
         row = connection.execute(_LOCK_WATCHED if looks_for_watchers else _LOCK, {"session": session}).one_or_none()
         if row is None:
             return None
         locked = cls(connection, session, tuple(row)[: len(_MUTABLE)])
         locked.is_watched = looks_for_watchers and row[-1] is not None and row[-1] > locked.now
+        if reads and locked.last_seq > (locked.recorded_seq or 0):
+            locked._make_up()
         return locked
 
     @classmethod
@@ -142,6 +138,17 @@ class LockedSession:
             raise missing_session(connection, session)
         refuse_erased(connection, session)
         return locked
+
+    def _make_up(self) -> None:
+        """Record what an older release has written in events only."""
+        after, hooks = self.recorded_seq or 0, self.hook_calls or 0
+        record.make_up(self.connection, [Behind(self.session, self.agent, self.turn, self.last_seq, after, hooks)])
+        self._take(tuple(self.connection.execute(_LOCK, {"session": self.session}).one()))
+
+    def _take(self, values: tuple[object, ...]) -> None:
+        for name, value in zip(_MUTABLE, values, strict=True):
+            setattr(self, name, value)
+        self._read = values
 
     @classmethod
     def lock_for_turn(
@@ -169,18 +176,6 @@ class LockedSession:
         msg = f"turn {turn} of session {self.session!r} has ended, nothing may be written for it any more"
         raise TurnEndedError(msg)
 
-    def has_event(self, key: str) -> bool:
-        """Whether the log has an event with this key."""
-        return self.connection.scalar(_STORED_KEYS, {"session": self.session, "keys": [key]}) is not None
-
-    def count_events(self, prefix: str) -> int:
-        """The number of events whose keys begin with a prefix."""
-        key = schema.events.c.key
-        begins = select(func.count()).where(
-            schema.events.c.session == self.session, func.substr(key, 1, len(prefix)) == prefix
-        )
-        return self.connection.scalars(begins).one()
-
     def append(self, *events: NewEvent) -> None:
         """Collect events for ``save``. Of several with one key the first counts."""
         for event in events:
@@ -188,22 +183,18 @@ class LockedSession:
 
     def save(self) -> None:
         """Number and write the new events, and write the row if it has changed."""
-        events = list(self._events.values())
-        if events and not self._insert_new(events):  # some exist already, which is rare: number the others anew
-            after = {"this_session": self.session, "after": self.last_seq}
-            self.connection.execute(_TAKE_BACK, after)
-            keys = {"session": self.session, "keys": list(self._events)}
-            stored = set(self.connection.scalars(_STORED_KEYS, keys))
-            events = [event for event in events if event.key not in stored]
-            self._insert_new(events)
-        self.last_seq += len(events)
-        for event in events:
-            # A turn that is closed when the next one opens may have had another agent.
-            agent = self.agent if event.turn == self.turn else self._agent_before
-            keep_standing(self.connection, self.session, agent, event.event)
-            written = Written(self.session, agent, self.tenant, event.event)
+        lines = log.write(self.connection, self.session, self.last_seq, self.now, list(self._events.values()))
+        self.last_seq += len(lines)
+        self.recorded_seq = self.last_seq
+        # A turn that is closed when the next one opens may have had another agent.
+        told = [(self.agent if line.turn == self.turn else self._agent_before, line) for line in lines]
+        record.keep(self.connection, self.session, told)
+        for agent, line in told:
+            written = Written(self.session, agent, self.tenant, self._events[line.key].event)
             self.connection.info.setdefault(WRITTEN, []).append(written)
-        if events:
+        calls = sum(isinstance(line.event, HookEnd) and line.turn == self.turn for line in lines)
+        self.hook_calls = (self.hook_calls or 0) + calls
+        if lines:
             self.connection.info.setdefault(LAST_SEQS, {})[self.session] = self.last_seq
         values = tuple(getattr(self, name) for name in _MUTABLE)
         if values != self._read:
@@ -212,23 +203,20 @@ class LockedSession:
                 changed["begun_at"] = None
             self.connection.execute(_SAVE, {"this_session": self.session, **changed})
 
-    def _insert_new(self, events: Sequence[NewEvent]) -> bool:
-        """Insert events. False if some existed: those are left out, and leave a gap in the numbers."""
-        rows = [
-            {
-                "session": self.session,
-                "seq": seq,
-                "turn": event.turn,
-                "step": event.step,
-                "type": event.event.type,
-                "at": self.now,
-                "key": event.key,
-                "body": Content(self.session, event.event.model_dump_json()),
-            }
-            for seq, event in enumerate(events, start=self.last_seq + 1)
-        ]
-        statement = _INSERT_NEW[self.connection.dialect.name]
-        return not rows or self.connection.execute(statement, rows).rowcount == len(rows)
+
+UNREADABLE = (StoreKeyError, SessionErasedError)
+"""Errors of :func:`make_up` if a session's key is not this process's, or was erased before a backup brought it back."""
+
+
+def make_up(connection: Connection, sessions: Sequence[str]) -> None:
+    """Record what an older release has written of these sessions in events only."""
+    behind = [
+        Behind(row.session, row.agent, row.turn, row.last_seq, row.recorded_seq or 0, row.hook_calls or 0)
+        for row in connection.execute(_LOCK_BEHIND, {"names": list(sessions)})
+    ]
+    if behind:
+        open_vault().load([each.session for each in behind])
+        record.make_up(connection, behind)
 
 
 def append_events(connection: Connection, session: str, events: Sequence[NewEvent]) -> None:
@@ -240,14 +228,3 @@ def append_events(connection: Connection, session: str, events: Sequence[NewEven
         locked.require_open(turn)
     locked.append(*events)
     locked.save()
-
-
-def retries(connection: Connection, session: str, turn: int, step: int) -> tuple[Envelope, ...]:
-    """The retries of one generation, in order."""
-    rows = connection.execute(_RETRIES, {"session": session, "turn": turn, "step": step})
-    return tuple(envelope(row) for row in rows)
-
-
-def adaptations(connection: Connection, session: str) -> tuple[Envelope, ...]:
-    """Events of what the providers of a session have refused so far, in order."""
-    return tuple(envelope(row) for row in connection.execute(_ADAPTATIONS, {"session": session}))

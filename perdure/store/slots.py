@@ -17,7 +17,7 @@ from perdure.store import schema
 from perdure.store.commit_turn import close_abandoned, find_turn
 from perdure.store.errors import StoreError
 from perdure.store.records import QueuedTurn
-from perdure.store.schema import insert_into
+from perdure.store.rows import insert_into
 from perdure.store.session_lock import LockedSession, take_turns
 
 STALE = timedelta(seconds=60)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Row, bindparam, select, update
 
-from perdure.contracts.events import Event, UserInputReceived
+from perdure.contracts.events import UserInputReceived
 from perdure.contracts.input_requests import InputReceipt
 from perdure.contracts.standing_approvals import StandingApproval
 from perdure.contracts.tools import PlannedCall
@@ -20,7 +20,6 @@ from perdure.store.errors import NotFoundError
 from perdure.store.keys.sealing import Content
 from perdure.store.keys.tombstones import missing_session
 from perdure.store.records import StepRecord
-from perdure.store.schema import insert_into
 
 _A = schema.standing_approvals
 _OF_SESSION = select(_A).where(_A.c.session == bindparam("session")).order_by(_A.c.given_at, _A.c.id)
@@ -30,12 +29,12 @@ _FIELDS = {*StandingApproval.model_fields} - {"digest", "arguments"}
 _LOCK = select(schema.sessions.c.session).where(schema.sessions.c.session == bindparam("session")).with_for_update()
 
 
-def keep_standing(connection: Connection, session: str, agent: str, said: Event) -> None:
-    """Insert the standing approval that a decision gives, if it gives one; one that exists stays as it is."""
-    if not isinstance(said, UserInputReceived) or said.always is None:
-        return
+def standing_row(session: str, agent: str, said: UserInputReceived) -> dict[str, object] | None:
+    """The row of the standing approval that a decision about a call of an agent gives, if it gives one."""
+    if said.always is None:
+        return None
     always = said.always
-    row = {
+    return {
         "session": session,
         "id": said.request_id,
         "agent": agent,
@@ -48,7 +47,6 @@ def keep_standing(connection: Connection, session: str, agent: str, said: Event)
         "given_at": said.at,
         "revoked_by": "",
     }
-    connection.execute(insert_into(connection, _A).on_conflict_do_nothing(), row)
 
 
 def let_through(connection: Connection, step: StepRecord, agent: str, now: datetime) -> StepRecord:

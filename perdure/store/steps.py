@@ -13,7 +13,7 @@ from perdure.contracts.values import replace
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
 from perdure.store.records import Begun, LedgerCall, StepRecord
-from perdure.store.schema import load_messages, step_record, step_values
+from perdure.store.rows import load_messages, step_record, step_values
 from perdure.store.session_lock import LockedSession
 from perdure.store.standing_approvals import let_through
 from perdure.store.tool_calls import OpenCalls, enter_calls

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
@@ -32,10 +31,13 @@ from perdure.contracts.values import replace
 from perdure.store import (
     admission,
     behind,
+    delegates,
     figures,
+    fill,
     garbage,
     ids,
     live,
+    log,
     provider_refusals,
     queries,
     retention,
@@ -184,6 +186,7 @@ class Store:
         try:
             await store._run_on(store._writers, lambda: store._prepare(upgrade=upgrade))
             if upgrade:
+                await store.fill(only_open=True)
                 await store.shelf.check()
         except BaseException:
             await store.close()
@@ -420,8 +423,8 @@ class Store:
 
     watch = _writing_method_of(live.watch)
     append_events = _writing_method_of(session_lock.append_events)
-    retries = _reads(session_lock.retries)
-    adaptations = _reads(session_lock.adaptations)
+    retries = _reads(log.retries)
+    adaptations = _reads(queries.adaptations)
 
     claim_call = _writing_method_of(tool_calls.claim_call)
 
@@ -495,38 +498,15 @@ class Store:
     tombstones = _reads(tombstone_rows.tombstones)
 
     async def collect_garbage(self, *, dry_run: bool = False) -> dict[str, int]:
-        """Delete what nothing refers to any more, in slices while turns run; returns the numbers by kind.
+        """Delete what nothing refers to any more; see :func:`perdure.store.garbage.collect`."""
+        return await garbage.collect(self, dry_run=dry_run)
 
-        Interrupted erasures are completed first.
-        """
-        now = datetime.now(UTC)
-        cut_off = await self.read("unfinished", tombstone_rows.unfinished)
-        if dry_run:
-            found = await self.read("count_garbage", lambda connection: garbage.count_garbage(connection, now))
-            return {"erasures": len(cut_off), **found, "files": await self._collect_files(now, dry_run=True)}
-        for session in cut_off:
-            await self.erase_session(session)
-        done = {"erasures": len(cut_off) + await moves.erase_again(self)}
-        for kind in garbage.kinds():
-            done[kind] = 0
-            while rows := await self._delete_garbage(kind, now):
-                done[kind] += rows
-        done["files"] = await self._collect_files(now, dry_run=False)
-        return done
+    async def fill(self, *, only_open: bool = False) -> int:
+        """Record what an older release has written in events only; see :func:`perdure.store.fill.fill`."""
+        return await fill.fill(self, only_open=only_open)
 
-    _delete_garbage = _writing_method_of(garbage.delete_garbage)
-    _unnamed = _reads(garbage.unnamed)
-
-    async def _collect_files(self, now: datetime, *, dry_run: bool) -> int:
-        """Delete the files that no row names: leftovers of interrupted writes and sweeps."""
-        total = 0
-        async for locations in self.shelf.list_old(now - garbage.YOUNG):
-            unnamed = await self._unnamed(locations)
-            total += len(unnamed)
-            if not dry_run:
-                await self.shelf.delete(unnamed)
-        return total
-
+    sessions_below = _writing_method_of(delegates.sessions_below)
+    running_delegates = _writing_method_of(delegates.running_delegates)
     retentions = _reads(retention.retentions)
     old_sessions = _reads(retention.old_sessions)
     forks_of = _reads(retention.forks_of)
@@ -534,7 +514,7 @@ class Store:
     trim_session = _writing_method_of(retention.trim_session)
     needs_trimming = _reads(retention.needs_trimming)
     keep_latest = _writing_method_of(retention.keep_latest)
-    swept_seq = _reads(retention.swept_seq)
+    swept_seq = _reads(log.swept_seq)
 
     add_block = _writing_method_of(block_rows.add_block)
     lift_block = _writing_method_of(block_rows.lift_block)
@@ -572,11 +552,11 @@ class Store:
     turns = _reads(queries.turns)
     list_turns = _reads(turn_lists.list_turns)
     notice_of_behind = _reads(behind.notice_of_behind)
-    events = _reads(queries.events)
-    input_events = _reads(queries.input_events)
+    events = _reads(log.events)
+    input_events = _reads(log.input_events)
     traces = _reads(queries.traces)
-    delegate_events = _reads(queries.delegate_events)
-    events_by_key = _reads(queries.events_by_key)
+    delegate_events = _reads(log.delegate_events)
+    events_by_key = _reads(log.events_by_key)
     transcript = _reads(queries.transcript)
     checkpoints = _reads(checkpoint_rows.checkpoints)
 

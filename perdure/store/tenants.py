@@ -12,7 +12,7 @@ from perdure.contracts.values import Value
 from perdure.store import schema
 from perdure.store.keys.sealing import Content
 from perdure.store.keys.tombstones import refuse_erased
-from perdure.store.schema import insert_into
+from perdure.store.rows import insert_into
 from perdure.store.session_lock import new_session
 from perdure.store.tries import Try
 

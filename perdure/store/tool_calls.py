@@ -20,8 +20,8 @@ from perdure.store.database import mark_wiped
 from perdure.store.errors import NotFoundError, TurnEndedError
 from perdure.store.keys.sealing import Content
 from perdure.store.keys.tombstones import refuse_erased
-from perdure.store.records import RERUN, Artifact, Claim, LedgerCall
-from perdure.store.schema import insert_into, load_tool_message
+from perdure.store.records import Artifact, Claim, LedgerCall
+from perdure.store.rows import insert_into, load_tool_message
 from perdure.store.session_lock import LockedSession
 
 CallRow = Row[*tuple[object, ...]]
@@ -37,6 +37,11 @@ _RESULTS = select(_T.c.turn, _T.c.call_id, _T.c.state, _T.c.message).where(
 )
 _FIND_MESSAGE = select(_T.c.message).where(*_ONE, _T.c.state == "ended")
 _INSERT = insert(_T)
+_ASKED = select(schema.input_requests.c.request_id).where(
+    schema.input_requests.c.session == bindparam("this_session"),
+    schema.input_requests.c.turn == bindparam("this_turn"),
+    schema.input_requests.c.request_id == bindparam("this_call"),
+)
 _CLAIM = update(_T).where(*_ONE).values(state="claimed", claimant=bindparam("by"), claimed_at=bindparam("at"))
 _WITHOUT_SECRETS = case((_T.c.masked, literal('"{}"', Text())), else_=_T.c.arguments)
 """The arguments that a call keeps once it has ended: masked ones are wiped."""
@@ -109,9 +114,7 @@ class OpenCalls:
             code, started = ReasonCode.TOOL_CANCELLED, row.state == "claimed"
             if cancelled:
                 what = "was cancelled while it ran; its effect is unknown" if started else "was cancelled before it ran"
-            elif not started and (
-                row.message is not None or self._locked.has_event(f"{self._turn}/{call_id}/user_input_required")
-            ):
+            elif not started and (row.message is not None or self._has_asked(call_id)):
                 what = "waited for a person when its turn was lost, and what anybody replied with it; it did not run"
             else:
                 code = ReasonCode.TOOL_EFFECT_UNKNOWN
@@ -139,8 +142,7 @@ class OpenCalls:
         ended = [_end_columns_of(self._key(call_id), self._messages[call_id], now) for call_id in self._ended]
         # A background delegate that works on a call may still have to read the arguments.
         at_work = [
-            self._messages[call_id].delegate is not None
-            and not self._locked.has_event(f"{self._turn}/{call_id}/delegate_end")
+            self._messages[call_id].delegate is not None and self._rows[call_id].delegate_spent is None
             for call_id in self._ended
         ]
         for statement, kept in ((_END, False), (_END_FIRST, True)):
@@ -178,6 +180,10 @@ class OpenCalls:
         )
         key = f"{self._turn}/{call_id}/tool_end"
         self._locked.append(NewEvent(key=key, turn=self._turn, step=row.step, event=end))
+
+    def _has_asked(self, call_id: str) -> bool:
+        asked = {"this_session": self._locked.session, "this_turn": self._turn, "this_call": call_id}
+        return self._locked.connection.scalar(_ASKED, asked) is not None
 
     def _key(self, call_id: str) -> CallKey:
         return CallKey(session=self._locked.session, turn=self._turn, call_id=call_id)
@@ -261,15 +267,17 @@ def claim_call(
         locked.save()
         return Claim(state="free", arguments=row.arguments)
     if row.state == "ended":
-        aborted = locked.has_event(f"{call.turn}/{call.call_id}/tool_error")
-        return Claim(state="committed", message=load_tool_message(row.message), aborted=aborted)
+        return Claim(state="committed", message=load_tool_message(row.message), aborted=bool(row.aborted))
     if row.state == "claimed" and _is_later(row.claimant, claimant):
         msg = f"call {call.call_id!r} is in the hands of a later attempt; this one came back too late to make it"
         raise TurnEndedError(msg)
     if row.state == "claimed" and row.claimant not in {claimant, lost}:
-        runs = 1 + locked.count_events(f"{call.turn}/{call.call_id}/{RERUN}")
         return Claim(
-            state="uncertain", arguments=row.arguments, held_by=row.claimant, runs=runs, asked=row.message or ""
+            state="uncertain",
+            arguments=row.arguments,
+            held_by=row.claimant,
+            runs=1 + (row.runs or 0),
+            asked=row.message or "",
         )
     connection.execute(_CLAIM, {**call.parameters(), "by": claimant, "at": locked.now})
     locked.append(*events)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, delete, select, update
 
 from perdure.contracts.values import Value
 from perdure.store import schema
-from perdure.store.schema import insert_into
+from perdure.store.rows import insert_into
 
 LATELY = timedelta(minutes=2)
 """Time after the end of its connection in which a request can be joined: clients try again within seconds."""

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, or_
 from perdure.contracts.ids import DELEGATED
 from perdure.contracts.turns import StopReason
 from perdure.store import schema
-from perdure.store.queries import count_unsettled
+from perdure.store.queries import IS_WAITING
 
 Place = tuple[datetime, str, int]
 """Place in the list: when the state of a turn changed, its session and its number."""
@@ -71,7 +71,7 @@ _IS_OPEN = (_S.open_turn == _T.turn) & _T.ended_at.is_(None)
 
 def list_turns(connection: Connection, wanted: TurnFilter, limit: int, before: Place | None = None) -> TurnList:
     """The turns of a filter that stand behind the place, at most so many."""
-    waits = case((_IS_OPEN, count_unsettled() > 0), else_=literal(value=False))
+    waits = case((_IS_OPEN, IS_WAITING), else_=literal(value=False))
     clauses = [_T.agent == wanted.agent, _T.request_id.not_like(f"{DELEGATED}%")]
     if wanted.tenant is not None:
         clauses.append(_S.tenant == wanted.tenant)

@@ -20,7 +20,7 @@ from perdure import Agent, Delegate, tool
 from perdure.client.connect import DATA_CONVERTER
 from perdure.contracts.generations import Generate
 from perdure.store import NotFoundError
-from perdure.store.schema import step_id
+from perdure.store.rows import step_id
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.gateway import gateway, token_lines
 from tests.house import House, eventually

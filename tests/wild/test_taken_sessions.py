@@ -14,7 +14,7 @@ from perdure.contracts.generations import Generate
 from perdure.contracts.ids import delegate_session
 from perdure.contracts.names import AGENT_TURN
 from perdure.store import open_turn
-from perdure.store.schema import step_id
+from perdure.store.rows import step_id
 from perdure.testing import ChatRequest, Reply, ScriptedProvider, call, say
 from tests.gateway import gateway, token_lines
 from tests.house import House

@@ -1,9 +1,11 @@
 """A session is erased: nothing of it is left to be found, forks keep what they stand on, its id answers "erased"."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from sqlalchemy import Connection, func, select
 
-from perdure import Agent, tool
+from perdure import Agent, Retention, tool
 from perdure.client import SessionBusyError, SessionErasedError
 from perdure.store import schema
 from perdure.store.keys import erase
@@ -114,7 +116,9 @@ async def test_a_fork_keeps_the_steps_it_stands_on_and_no_other(house: House) ->
         assert await rows(house, fork) == 0
 
 
-async def test_delegates_are_erased_with_their_caller_and_histories_if_asked_for(house: House) -> None:
+@pytest.mark.parametrize("swept", [False, True], ids=["with events", "events swept before"])
+async def test_delegates_are_erased_with_their_caller_and_histories_if_asked_for(house: House, swept: bool) -> None:
+    """S-94: on the real server; also after the sweep that the page of retention shows."""
     lead, helper = delegating_agent("tester", delegates=["helper"]), delegating_agent("helper")
     answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: say("1"))
     async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
@@ -127,7 +131,11 @@ async def test_delegates_are_erased_with_their_caller_and_histories_if_asked_for
             return len([run async for run in house.temporal.list_workflows(query)]) == 2
 
         await eventually(is_listed)
+        later = datetime.now(UTC) + timedelta(days=31)
+        for session in (house.session, below) if swept else ():
+            assert (await house.store.trim_session(session, Retention(events="30d"), later)).events > 0
         erased = await house.client.delete(house.session, histories=True)
+        assert erased.tombstone.delegates == (below,)
         assert (erased.delegates, erased.histories) == ((below,), 2)
         assert await rows(house, house.session) == await rows(house, below) == 0
     assert await house.store.sessions() == ()

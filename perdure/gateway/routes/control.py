@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.status import HTTP_204_NO_CONTENT
 
-from perdure.client import Block, BlockOutcome, CancelOutcome, RequestRefusedError, ResumeOutcome
+from perdure.client import Block, BlockOutcome, CancelOutcome, NotErased, RequestRefusedError, ResumeOutcome
 from perdure.client.cancels import OpenFilter
 from perdure.client.resumes import PER_SECOND, EndedFilter
 from perdure.contracts.blocks import BLOCK_ID_PATTERN
@@ -65,6 +65,7 @@ class ErasedView(BaseModel):
     session: str
     tombstone: str = Field(description="Id of the proof that the store keeps")
     delegates: list[str] = Field(description="Sessions of delegates that were erased with it")
+    not_erased: list[NotErased] = Field(description="Those that run: ask again once their turns have ended")
     schedules: list[str] = Field(description="Schedules that sent messages to one of them, which were removed")
     kept_steps: int = Field(description="Steps that forks stand on, which stay")
     histories: int = Field(description="Runs that the Temporal server was told to delete")
@@ -77,7 +78,12 @@ _REPRESENTATION = re.compile(r"(?:^|[,;\s])return=representation(?:$|[,;\s])")
     "/sessions/{session}",
     status_code=HTTP_204_NO_CONTENT,
     operation_id="delete_session",
-    responses={200: {"description": "What was erased, for Prefer: return=representation", "model": ErasedView}},
+    responses={
+        200: {
+            "description": "What was erased, for Prefer: return=representation, or if a delegate's session was not",
+            "model": ErasedView,
+        }
+    },
 )
 async def delete_session(
     caller: Admin,
@@ -89,20 +95,23 @@ async def delete_session(
 ) -> Response:
     """Erase an idle session and its delegates' from the store; with ``histories`` also their histories in Temporal.
 
-    With ``Prefer: return=representation`` (RFC 7240) the answer is a report, which names removed schedules.
+    With ``Prefer: return=representation`` (RFC 7240) the answer is a report, which names removed schedules. It is a
+    report, too, if a delegate runs and could not be erased: end its turn, and ask again.
     """
     erased = await gateway.client.delete(session, histories=histories, by=caller.name)
-    if _REPRESENTATION.search(prefer or "") is None:
+    preferred = _REPRESENTATION.search(prefer or "") is not None
+    if not (preferred or erased.not_erased):
         return Response(status_code=HTTP_204_NO_CONTENT, headers={"Vary": "Prefer"})
     view = ErasedView(
         session=session,
         tombstone=erased.tombstone.id,
         delegates=list(erased.delegates),
+        not_erased=list(erased.not_erased),
         schedules=list(erased.schedules),
         kept_steps=erased.kept_steps,
         histories=erased.histories,
     )
-    headers = {"Vary": "Prefer", "Preference-Applied": "return=representation"}
+    headers = {"Vary": "Prefer", **({"Preference-Applied": "return=representation"} if preferred else {})}
     return JSONResponse(view.model_dump(), headers=headers)
 
 

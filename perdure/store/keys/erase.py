@@ -49,6 +49,11 @@ _T = schema.tombstones
 _SLICED: tuple[tuple[Table, tuple[str, ...]], ...] = (
     (schema.events, ("seq",)),
     (schema.tool_calls, ("turn", "call_id")),
+    (schema.todos, ("turn", "step")),
+    (schema.feedback, ("turn", "seq")),
+    (schema.input_requests, ("turn", "request_id")),
+    (schema.failed_generations, ("turn", "seq")),
+    (schema.adaptations, ("seq",)),
     (schema.steps, ("id",)),
     (schema.artifacts, ("id",)),
 )
@@ -108,7 +113,7 @@ def begin_erasure(
         SessionErasedError: The session was erased completely before.
         SessionRunsError: A turn of the session is open.
     """
-    locked = LockedSession.find(connection, session)
+    locked = LockedSession.find(connection, session, reads=False)
     if locked is None:
         return _go_on(connection, session)
     if locked.open_turn not in {None, closed}:
@@ -126,6 +131,7 @@ def begin_erasure(
         "digest": "",
         "counts": json.dumps(counts),
         "erased_at": locked.now,
+        "caller": locked.caller,
     }
     connection.execute(insert(_T), row)
     _note_deleted(

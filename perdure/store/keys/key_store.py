@@ -26,6 +26,7 @@ from perdure.store.database import (
 )
 from perdure.store.errors import StoreConfigError, StoreKeyError, StoreUnavailableError
 from perdure.store.migrate import lock_migrations
+from perdure.store.rows import insert_into
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ def wipe_key(connection: Connection, holder: str) -> None:
     """Wipe a session's key, and leave its name, so that no key is made for it again."""
     keys, now = schema.session_keys, datetime.now(UTC)
     row = {"id": secrets.token_urlsafe(12), "session": holder, "wrapped": "", "wrapped_by": "", "created_at": now}
-    wiped = schema.insert_into(connection, keys).on_conflict_do_update(
+    wiped = insert_into(connection, keys).on_conflict_do_update(
         index_elements=[keys.c.session],
         set_={"wrapped": "", "wrapped_by": "", "created_at": now},
         where=keys.c.wrapped != "",

@@ -14,6 +14,10 @@ from perdure.store.errors import NotFoundError, SessionErasedError
 _T = schema.tombstones
 _FIND = select(_T).where(_T.c.session == bindparam("session"))
 
+_called = select(_T.c.session).where(_T.c.caller == bindparam("session")).cte("below", recursive=True)
+_below = _called.union(select(_T.c.session).where(_T.c.caller == _called.c.session))
+_BELOW = select(_below.c.session).order_by(_below.c.session)
+
 Why = Literal["request", "retention"]
 """Reason a session was erased: somebody asked for it, or its agent's retention was over."""
 
@@ -28,6 +32,8 @@ class Tombstone(Value):
         finished_at: When the last row was deleted; None while the erasure is not complete. An interrupted one goes on
             when it is requested again.
         counts: Number of deleted rows by table, and ``kept_steps``, the steps that are kept for forks.
+        caller: The session that called this one, if it was a delegate's.
+        delegates: The sessions of its delegates, and of theirs, that were erased too.
         digest: SHA-256 over the deleted rows in hexadecimal, as a chain: each row is hashed after the hash of the rows
             before it. An earlier copy of the database gives the same digest.
     """
@@ -42,12 +48,14 @@ class Tombstone(Value):
     finished_at: datetime | None
     digest: str
     counts: Mapping[str, int]
+    caller: str | None = None
+    delegates: tuple[str, ...] = ()
 
 
 def find_tombstone(connection: Connection, session: str) -> Tombstone | None:
     """The tombstone of a session, if it was erased."""
     row = connection.execute(_FIND, {"session": session}).one_or_none()
-    return None if row is None else _tombstone(row)
+    return None if row is None else _tombstone(connection, row)
 
 
 def tombstone(connection: Connection, session: str) -> Tombstone:
@@ -72,7 +80,7 @@ def tombstones(
         statement = statement.where(_T.c.tenant == tenant)
     if before is not None:
         statement = statement.where(_T.c.erased_at < before)
-    return tuple(_tombstone(row) for row in connection.execute(statement))
+    return tuple(_tombstone(connection, row) for row in connection.execute(statement).all())
 
 
 def unfinished(connection: Connection) -> Sequence[str]:
@@ -80,10 +88,11 @@ def unfinished(connection: Connection) -> Sequence[str]:
     return connection.scalars(select(_T.c.session).where(_T.c.finished_at.is_(None)).order_by(_T.c.erased_at)).all()
 
 
-def _tombstone(row: Row[*tuple[object, ...]]) -> Tombstone:
+def _tombstone(connection: Connection, row: Row[*tuple[object, ...]]) -> Tombstone:
     """A tombstone from its row."""
-    fields = {name: getattr(row, name) for name in Tombstone.model_fields}
-    return Tombstone.model_validate({**fields, "counts": json.loads(row.counts)})
+    fields = {name: getattr(row, name) for name in Tombstone.model_fields if name != "delegates"}
+    below = tuple(connection.scalars(_BELOW, {"session": row.session}))
+    return Tombstone.model_validate({**fields, "counts": json.loads(row.counts), "delegates": below})
 
 
 def refuse_erased(connection: Connection, session: str) -> None:

@@ -21,6 +21,7 @@ from perdure.store import schema
 from perdure.store.errors import SessionErasedError, StoreKeyError
 from perdure.store.keys.key_store import SETTING, KeyStore
 from perdure.store.keys.sealing import SEAL, Content, current_sealer, sealing_with
+from perdure.store.rows import insert_into
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -258,7 +259,7 @@ class OpenVault:
         here = select(*(literal(value, _K.c[name].type) for name, value in values.items())).where(
             HOME.scalar_subquery().is_(None)
         )
-        made = schema.insert_into(self._connection, _K).from_select(list(values), here).on_conflict_do_nothing()
+        made = insert_into(self._connection, _K).from_select(list(values), here).on_conflict_do_nothing()
         self._connection.execute(made)
         row = self._connection.execute(_BY_SESSION, {"session": session}).one_or_none()
         if row is None:
@@ -385,7 +386,7 @@ def rewrap_slice(connection: Connection, vault: Vault) -> int:
 
 def insert_keys(connection: Connection, *rows: dict[str, Any]) -> None:
     """Insert rows of keys; existing ones stay."""
-    connection.execute(schema.insert_into(connection, _K).on_conflict_do_nothing(), rows)
+    connection.execute(insert_into(connection, _K).on_conflict_do_nothing(), rows)
 
 
 def _bound_to(key_id: str) -> bytes:

@@ -17,7 +17,8 @@ from perdure.store import NotFoundError, SessionErasedError, Store
 from perdure.store.database import Address
 from perdure.store.errors import StoreError, StoreKeyError, StoreUnavailableError
 from perdure.store.keys import moves
-from tests.unit.store.given import HELPER, SESSION, STARTED, answer, commit, generate, open_turn
+from tests.older_store import empty_rows
+from tests.unit.store.given import HELPER, SESSION, STARTED, answer, commit, database, generate, open_turn
 from tests.unit.store.test_sealing import BOTH, MARKER, NEW, OLD, everything_in, read_everything, say_everything
 
 OTHER = "other"
@@ -88,8 +89,9 @@ def keys_of(url: str) -> int:
     return int(found)
 
 
+@pytest.mark.parametrize("older", [False, True], ids=["of this release", "of an older one"])
 async def test_an_erased_session_cannot_be_read_from_a_backup_that_was_made_before(
-    url: str, key_url: str, tmp_path: Path
+    url: str, key_url: str, tmp_path: Path, older: bool
 ) -> None:
     """The others can; the key store says what became of it, and 'perdure store gc' erases what came back."""
     async with opened(url, key_url) as store:
@@ -101,7 +103,12 @@ async def test_an_erased_session_cannot_be_read_from_a_backup_that_was_made_befo
         with pytest.raises(SessionErasedError, match="was erased on request by alice"):
             await store.session(SESSION)
         assert MARKER not in everything_in(url) + everything_in(key_url)
+    if older:
+        with database(backup) as connection:
+            empty_rows(connection)
     async with opened(backup, key_url) as restored:
+        assert await restored.fill() == (2 if older else 0)
+        assert await restored.fill() == (1 if older else 0)  # one cannot be read
         assert MARKER not in everything_in(backup)
         with pytest.raises(SessionErasedError, match=f"session '{SESSION}' was erased on .*: its key is gone"):
             await restored.conversation(tip)

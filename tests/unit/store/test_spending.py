@@ -29,6 +29,7 @@ from tests.unit.store.given import (
 )
 
 BOUNDED = HELPER.model_copy(update={"budgets": Budgets(cost_usd=Decimal(5), scope="session")})
+UNWRITTEN = CompactionEvent(trigger="threshold", compaction_status="failed", messages_before=9, messages_after=9)
 FALLEN = ModelFallback(failed="test/model", code="llm.server_error", model="test/other")
 
 
@@ -151,14 +152,14 @@ async def test_a_stop_counts_no_tries_that_the_workflow_has_counted(store: Store
         new_event("1/1/retry/1", retry("0.70")),
         new_event("1/2/retry/1", retry("0.70"), step=2),
         new_event("1/2/fallback1/compaction/retry/1", retry("0.70", compaction=True, fallback=1), step=2),
-        new_event("1/2/fallback1/compaction/failed", step=2),
+        new_event("1/2/fallback1/compaction/failed", UNWRITTEN, step=2),
         new_event("1/2/fallback1/retry/1", retry("0.03", fallback=1), step=2),
     ]
     await store.append_events(SESSION, tries)
     stopped = commit(opened.tip, stop_reason=StopReason.CANCELLED, aborted_step=2)
-    decided = (Decided(key="2/decided/1", step=2, event=FALLEN),)
+    at_work = {"fallback": 1, "decided": (Decided(key="2/decided/1", step=2, event=FALLEN),)}
 
-    result = (await store.commit_turn(stopped.model_copy(update={"decided": decided}))).result
+    result = (await store.commit_turn(stopped.model_copy(update=at_work))).result
 
     assert result.cost_usd == Decimal("0.13")
 

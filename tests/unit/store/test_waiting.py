@@ -54,4 +54,4 @@ async def test_neither_the_sessions_that_have_ended_nor_the_other_events_are_rea
         plan = "\n".join(str(row) for row in connection.execute(text(f"{explain} {query}")))
     engine.dispose()
     assert "ix_sessions_open" in plan
-    assert "ix_events_input" in plan
+    assert "ix_input_requests_undecided" in plan
