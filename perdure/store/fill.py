@@ -1,4 +1,4 @@
-"""What an older release has written in events only, recorded in rows: session by session, while workers run.
+"""Filling: events that an older release has written are recorded in rows, session by session, while workers run.
 
 Whoever locks a session makes up for it. This is for those that nobody locks, so that lists and searches find them.
 """

@@ -355,7 +355,7 @@ def transcript(connection: Connection, name: str, *, turn: int | None = None) ->
 
 
 def adaptations(connection: Connection, session: str) -> tuple[GenerationAdapted, ...]:
-    """What the providers of a session have refused so far, in order."""
+    """Refusals of the providers of a session so far, in order."""
     rows = connection.scalars(_ADAPTATIONS, {"session": session})
     return tuple(GenerationAdapted.model_validate_json(adapted) for adapted in rows)
 

@@ -1,4 +1,4 @@
-"""The record: what events say that the store decides by, in rows, beside the log that retention sweeps.
+"""The record: facts of events that the store decides by, in rows, beside the log that retention sweeps.
 
 Each event is recorded in the transaction that writes it. An older release writes events only: a session keeps the
 number up to which its events stand in rows, and what is behind is made up for by whoever locks it next, or by
@@ -79,7 +79,7 @@ _DECIDE = _update(_I, "session", "turn", "request_id", decided_at="at")
 
 
 def columns_of_start(session: str, start: AgentStart) -> dict[str, object]:
-    """What the beginning of a turn says, as columns of its row."""
+    """Columns of a turn that its beginning says."""
     return {
         "model": start.model,
         "context_window": start.context_window,
@@ -90,7 +90,7 @@ def columns_of_start(session: str, start: AgentStart) -> dict[str, object]:
 
 
 def keep(connection: Connection, session: str, lines: Iterable[tuple[str, Line]]) -> None:
-    """Record what events of a session say, each with the agent of its turn."""
+    """Record events of a session, each with the agent of its turn."""
     _execute(connection, [write for agent, line in lines for write in _writes_of(session, agent, line)])
 
 
@@ -211,7 +211,7 @@ _SAYS: dict[type, _Says] = {
     ToolError: _says_aborted,
     ToolRecovery: _says_run,
 }
-"""What each kind of event leaves in rows."""
+"""Rows and changes that each kind of event makes."""
 
 _TURN_KEY = ("session", "turn")
 _BEGIN = _update(
@@ -258,7 +258,7 @@ _SAID: dict[type, _Says] = {
     GenerationEnd: _said_of_answer,
     AgentError: _said_of_error,
 }
-"""What this release writes with other rows, and an older one has written in events only."""
+"""Those that this release writes with other rows, and an older one has written in events only."""
 
 _TYPES = [name for name, kind in EVENT_TYPES.items() if kind in {*_SAYS, *_SAID, HookEnd}]
 

@@ -321,7 +321,7 @@ feedback = Table(
     Column("step", Integer, nullable=False),
     Column("texts", SealedText("feedback.texts"), nullable=False),
 )
-"""What hooks say to the model behind a step, by the number of its event."""
+"""Texts of hooks for the model behind a step, by the numbers of their events."""
 
 input_requests = Table(
     "input_requests",
@@ -368,7 +368,7 @@ adaptations = Table(
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("adapted", SealedText("adaptations.adapted"), nullable=False),
 )
-"""What the providers of a session have refused, so that its later calls go without."""
+"""Refusals of the providers of a session, so that its later calls go without."""
 
 events = Table(
     "events",

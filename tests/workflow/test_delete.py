@@ -7,9 +7,11 @@ from sqlalchemy import Connection, func, select
 
 from perdure import Agent, Retention, tool
 from perdure.client import SessionBusyError, SessionErasedError
+from perdure.client.sessions import Sessions
 from perdure.store import schema
 from perdure.store.keys import erase
 from perdure.testing import Script, ScriptedProvider, call, say
+from tests.gateway import gateway, token_lines
 from tests.house import House, eventually
 from tests.workflow.bodies import Body, happened
 from tests.workflow.delegating import DONE, asks, in_order, played
@@ -139,3 +141,34 @@ async def test_delegates_are_erased_with_their_caller_and_histories_if_asked_for
         assert (erased.delegates, erased.histories) == ((below,), 2)
         assert await rows(house, house.session) == await rows(house, below) == 0
     assert await house.store.sessions() == ()
+
+
+async def test_a_delegate_that_runs_is_named_and_the_same_call_erases_it_later(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-94: over HTTP by an answer with a body in place of 204."""
+    lead, helper = delegating_agent("tester", delegates=["helper"]), delegating_agent("helper")
+    answers = played(tester=in_order(asks("one"), DONE), helper=lambda _: say("1"))
+    lines, tokens = token_lines(ann=("", "admin"))
+    wait, running = Sessions.wait_until_idle, set[str]()
+
+    async def busy(sessions: Sessions, session: str) -> None:
+        if session in running:
+            raise SessionBusyError(f"a turn of session {session!r} runs")
+        await wait(sessions, session)
+
+    monkeypatch.setattr(Sessions, "wait_until_idle", busy)
+    async with ScriptedProvider(answers) as provider, house.worker(lead, helper):
+        house.use(provider)
+        await house.run()
+        (below,) = [record.session for record, _ in await house.store.sessions(caller=house.session)]
+        running.add(below)
+        left = [{"session": below, "why": f"a turn of session {below!r} runs"}]
+        async with gateway(house, gateway_tokens=lines) as door, door.holder(tokens["ann"]) as ann:
+            answer = await ann.delete(f"/v1/sessions/{house.session}")
+            assert (answer.status_code, answer.json()["not_erased"]) == (200, left)
+            assert "preference-applied" not in answer.headers
+        running.clear()
+        again = await house.client.delete(house.session)
+        assert (again.not_erased, again.delegates) == ((), (below,))
+        assert await rows(house, below) == 0
