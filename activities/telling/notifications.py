@@ -74,9 +74,9 @@ class Notifications:
         webhooks = await self._store.webhooks(event, turn=(session, turn)) if self._on else ()
         if not webhooks:
             return
-        first, *events = await self._store.events_by_key(session, (f"{turn}/agent_start", *keys))
-        start = first.event
-        if not isinstance(start, AgentStart) or not events:
+        found = await self._store.events_by_key(session, (f"{turn}/agent_start", *keys))
+        start, events = found[0].event if found else None, found[1:]
+        if not isinstance(start, AgentStart) or not events:  # also of a session that was erased meanwhile
             return
         message = TurnMessage(event, start, events)
         for webhook in webhooks:

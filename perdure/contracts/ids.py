@@ -97,6 +97,7 @@ _SIGNED = re.compile(
     r"(-\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z)?"
 )
 _SIGNATURE = re.compile(rf"{MARK}{Signed.NOTIFY}[0-9a-f]{{32}}$")
+_ENDING = re.compile(f"{DELEGATE_ENDING}$")
 _ROOT_CHARACTERS = 120
 _NAME_CHARACTERS = 40
 
@@ -132,6 +133,11 @@ def delegate_session(root: str, tool: str, session: str, call_id: str, seed: str
     if not seed:
         return f"{name}.{_digest(session, call_id)[:16]}"
     return f"{name}{MARK}d{_digest(seed, session, call_id)[:24]}"
+
+
+def delegates_stem(session: str) -> str:
+    """Beginning of the ids of all sessions below the root of this one's tree."""
+    return f"{_ENDING.sub('', session)[:_ROOT_CHARACTERS]}."
 
 
 def _digest(*lines: str) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, select, true
 
+from perdure.contracts.ids import delegates_stem
 from perdure.store import schema
 from perdure.store.session_lock import UNREADABLE, make_up
 
@@ -41,6 +42,7 @@ def sessions_below(connection: Connection, session: str, *, of_earlier_turns: bo
 
     With ``of_earlier_turns`` without the delegates of its last turn.
     """
+    _make_up_tree(connection, session)
     level = _called(connection, [session], _is_earlier(session) if of_earlier_turns else true())
     found = dict[str, Below]()
     while level:
@@ -65,18 +67,30 @@ def _called(connection: Connection, callers: Sequence[str], where: ColumnElement
     """The sessions that these have called."""
     found: list[Below] = []
     for names in _slices(callers):
-        try:
-            make_up(connection, names)
-        except UNREADABLE:  # what cannot be read is erased all the same
-            for name in names:
-                with suppress(*UNREADABLE):
-                    make_up(connection, [name])
+        _make_up(connection, names)
         called = select(_S.session, _S.open_turn).where(_S.caller.in_(names), true() if where is None else where)
         erased = select(_X.session, _X.finished_at).where(_X.caller.in_(names))
         standing = [Below(row.session, row.open_turn, is_erased=False) for row in connection.execute(called)]
         gone = [Below(row.session, None, is_erased=row.finished_at is not None) for row in connection.execute(erased)]
         found += [*standing, *gone]
     return found
+
+
+def _make_up_tree(connection: Connection, session: str) -> None:
+    """Record what an older release has written of all sessions that may be below this one, as their ids say."""
+    stem = delegates_stem(session)
+    behind = select(_S.session).where(schema.IS_BEHIND, _S.session.startswith(stem, autoescape=True))
+    for names in _slices(connection.scalars(behind).all()):
+        _make_up(connection, names)
+
+
+def _make_up(connection: Connection, names: Sequence[str]) -> None:
+    try:
+        make_up(connection, names)
+    except UNREADABLE:  # what cannot be read is erased all the same
+        for name in names:
+            with suppress(*UNREADABLE):
+                make_up(connection, [name])
 
 
 def _slices(names: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -282,7 +282,7 @@ async def test_nothing_but_the_log_goes_when_events_are_swept(store: Store) -> N
 
 @pytest.mark.parametrize("swept", [False, True], ids=["by the log", "by the call's id"])
 async def test_the_caller_of_a_delegate_of_an_older_release_is_found(url: str, store: Store, swept: bool) -> None:
-    """Also if both logs are gone: the id of a call is made from that of its step."""
+    """Before it is filled; also if both logs are gone: the id of a call is made from that of its step."""
     opened = await store.open_turn(opening(), HELPER)
     step = StepRecord(id="0123456789abcdef" * 2, session=SESSION, turn=1, step=1, parent=opened.tip, messages=())
     call = f"call_{step.id[:16]}_0"
@@ -293,11 +293,6 @@ async def test_the_caller_of_a_delegate_of_an_older_release_is_found(url: str, s
     if swept:
         with database(url) as connection:
             connection.execute(delete(schema.events))
-            connection.execute(update(schema.sessions).where(schema.sessions.c.session == SESSION).values(last_seq=1))
-    else:
-        assert await store.fill() == 2
-    if swept:
-        await store.fill()
     assert [each.session for each in await store.sessions_below(SESSION)] == [delegate.session]
     assert await store.running_delegates(SESSION) == (delegate.session,)
     assert below.first
@@ -306,9 +301,10 @@ async def test_the_caller_of_a_delegate_of_an_older_release_is_found(url: str, s
 def test_only_the_logs_own_module_reads_the_log() -> None:
     """The wall: facts of events stand in rows. ``schema`` makes the table, and ``erase`` deletes its rows."""
     folder = Path(inspect.getfile(fill)).parent
+    names = re.compile(r"\bschema\.events\b|^from perdure\.store\.schema import .*\bevents\b", re.MULTILINE)
     reading = {
         file.relative_to(folder).as_posix()
         for file in folder.rglob("*.py")
-        if "migrations" not in file.parts and re.search(r"\bschema\.events\b|\bimport events\b", file.read_text())
+        if "migrations" not in file.parts and names.search(file.read_text(encoding="utf-8"))
     }
     assert reading == {"log.py", "keys/erase.py"}
