@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from perdure.cli.main import cli
-from perdure.store import migrate
+from perdure.store import Store, migrate
 from perdure.store.schema import KNOWN_REVISIONS
 from tests.house import ROOT
 from tests.releases import BEFORE
@@ -30,7 +30,14 @@ def store_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert migrate.read_schema(url).pending == KNOWN_REVISIONS[1:]
     migrate.migrate(url)
     assert migrate.read_schema(url).applied == KNOWN_REVISIONS[-1]
+    assert asyncio.run(fill(url)) > 3
     return url
+
+
+async def fill(url: str) -> int:
+    """What workers do behind a migration; how many sessions there were."""
+    async with await Store.open(url) as store:
+        return await store.fill()
 
 
 def perdure(*arguments: str) -> str:

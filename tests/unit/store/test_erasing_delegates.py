@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text
 
 from perdure.client.erasures import NotErased, erase
 from perdure.client.errors import SessionBusyError, SessionErasedError
@@ -20,6 +21,8 @@ from perdure.contracts.tools import Delegated
 from perdure.contracts.turns import Continuation, OpenTurn
 from perdure.contracts.values import replace
 from perdure.store import Artifact, ClaimedTurn, LedgerCall, StepRecord, Store, schema
+from perdure.store.delegates import NAMES_AT_ONCE
+from perdure.store.session_lock import new_session
 from tests.unit.store.given import HELPER, SESSION, STARTED, commit, new_event, open_turn
 from tests.unit.store.test_retention import sweep_all
 
@@ -229,6 +232,20 @@ async def test_a_delegate_that_runs_is_told_and_erased_the_next_time(store: Stor
     assert (again.delegates, again.not_erased) == ((below[2],), ())
     assert again.tombstone.delegates == tuple(sorted(below))
     assert await what_is_left(store, tmp_path / "files") == []
+
+
+async def test_a_pause_and_an_erasure_reach_more_delegates_than_one_statement_names(store: Store) -> None:
+    """Three levels, each wider than a slice; a pause is for those that run."""
+    levels = [[SESSION], *([f"{level}-{number}" for number in range(NAMES_AT_ONCE + 2)] for level in "abc")]
+    rows = [
+        {**new_session(name, "helper", ""), "caller": above[place % len(above)], "open_turn": 1}
+        for above, below in pairwise(levels)
+        for place, name in enumerate(below)
+    ]
+    await store.write("make", lambda connection: connection.execute(insert(schema.sessions), rows))
+    assert len(await store.running_delegates(SESSION)) == NAMES_AT_ONCE + 2
+    found = [each.session for each in await store.sessions_below(SESSION)]
+    assert (len(found), found[0][0], found[-1][0]) == (3 * (NAMES_AT_ONCE + 2), "c", "a")
 
 
 async def test_a_sweep_waits_for_a_delegate_that_runs_and_garbage_is_one_whose_caller_is_gone(store: Store) -> None:
