@@ -14,7 +14,9 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
 
 from perdure import Agent, ask_user, tool
+from perdure.client.views import SessionView
 from perdure.contracts.turns import StopReason
+from perdure.gateway.doors.chat.carrying import ChatCarrier
 from perdure.testing import ChatRequest, Script, ScriptedProvider, call, say
 from perdure.testing.script import Reply
 from tests.gateway import gateway, token_lines
@@ -406,6 +408,26 @@ async def test_calls_of_a_front_end_and_those_it_has_lost(house: House) -> None:
         assert await copy.say("go on") == "without"
         assert len(await sessions(house)) == 2
         assert [view.turn for view in await house.client.turn_views(session)][-1] == 6
+
+
+async def test_a_message_beside_calls_waits_for_the_turn_that_stops_for_them(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-90: a front end has the calls a moment before the turn has ended, and may go on without them at once."""
+    async with opened(house, call(("look", {"id": 7})), say("without")) as client:
+        held, wait = house.hold("commit_turn"), ChatCarrier._wait_for_end
+
+        async def let_go(carrier: ChatCarrier, view: SessionView) -> SessionView:
+            held.go_on.set()
+            return await wait(carrier, view)
+
+        monkeypatch.setattr(ChatCarrier, "_wait_for_end", let_go)
+        chat = FrontEnd(client)
+        chat.messages = [{"role": "user", "content": "who?"}]
+        made = await chat.client.chat.completions.create(model="tester", messages=chat.messages, tools=[LOOK])
+        assert made.choices[0].finish_reason == "tool_calls"
+        assert await chat.say("never mind") == "without"
+    assert len(await sessions(house)) == 1
 
 
 @pytest.mark.parametrize("streams", [True, False])

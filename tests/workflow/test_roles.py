@@ -105,10 +105,10 @@ async def test_a_turn_of_a_split_fleet_says_which_role_it_lacks_and_goes_on_once
 
             async def stands() -> Any:
                 wait = await house.client.waits_for(house.session)
-                return wait if wait is not None and wait.cause is Cause.WORKER else None
+                lacks = f"no worker with the role tools polls the task queue '{house.session}-tools'"
+                return wait if wait is not None and wait.cause is Cause.WORKER and wait.text == lacks else None
 
             wait = await eventually(stands)
-            assert wait.text == f"no worker with the role tools polls the task queue '{house.session}-tools'"
             assert "perdure worker --roles tools" in wait.advice
         async with worker(house), worker(house, Role.TOOLS, Role.MODELS):
             assert (await handle.result())["stop_reason"] == "finished"

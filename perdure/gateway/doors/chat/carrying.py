@@ -19,7 +19,7 @@ from perdure.client import (
     UnknownSessionError,
     WrongTurnError,
 )
-from perdure.client.asks import Ask, Resume, Start
+from perdure.client.asks import Ask, Resume, Send, Start
 from perdure.client.requests import Content
 from perdure.client.views import SessionView, TurnView
 from perdure.contracts.events import AgentStart
@@ -53,7 +53,7 @@ from perdure.gateway.doors.responses.events import TurnFold
 from perdure.gateway.doors.responses.lookup import EditedError
 from perdure.gateway.doors.responses.places import ResponseId
 from perdure.gateway.doors.responses.refusals import WaitsError, lacking
-from perdure.gateway.doors.responses.replies import decided_behind, requests_of
+from perdure.gateway.doors.responses.replies import decided_behind, last_asking, requests_of, stops_at
 from perdure.gateway.doors.responses.requests import Asked, Entry, Object, Said
 from perdure.gateway.following import CANCEL_SECONDS, own_view, wait_until
 from perdure.gateway.problems import ProblemError
@@ -281,10 +281,19 @@ class ChatCarrier(Carrier):
     ) -> tuple[Ask, RequestRefusedError | None]:
         """The verb for a message; calls that the front end does not show wait for nothing, and are withdrawn."""
         ask, refusal = await super()._choose(asked, previous, prompt)
-        if isinstance(ask, Start) and isinstance(refusal, WaitsError):
-            shown = {entry.origin.name for entry in asked.entries if entry.origin is not None}
-            refusal = refusal if shown & refusal.needs.keys() else None
-        return ask, refusal
+        if not isinstance(refusal, WaitsError):
+            return ask, refusal
+        if {entry.origin.name for entry in asked.entries if entry.origin is not None} & refusal.needs.keys():
+            return ask, refusal
+        if isinstance(ask, Send) and await self._is_about_to_stop(refusal):
+            await self._wait_for_end(await self._gateway.client.session_view(previous.session))
+            ask, refusal = await super()._choose(asked, previous, prompt)
+        return ask, None if isinstance(ask, Start) and isinstance(refusal, WaitsError) else refusal
+
+    async def _is_about_to_stop(self, waits: WaitsError) -> bool:
+        """Whether the turn ends with what it waits for, which its client reads a moment before it has ended."""
+        fold = await self._lookup.turn(waits.session, waits.turn)
+        return not fold.has_ended and stops_at(fold, last_asking(fold))
 
     async def _wait_for_end(self, view: SessionView) -> SessionView:
         """The session once its turn has ended, whose client may have gone away just now."""
