@@ -46,10 +46,8 @@ MOST_WORDS = 1_500
 """Longest text of a failure that nobody foresaw."""
 
 MOST_LOST = 5
-"""Attempts in a row that begin and are lost with their workers before the call is taken for what ends them.
-
-One that never began says nothing about the call: a frozen worker had taken it from the queue, or it still waited.
-"""
+"""Attempts in a row that begin and are lost with their workers before the call is taken for what ends them. One that
+never began says nothing about the call: a frozen worker had taken it from the queue, or it still waited."""
 
 MOST_SPENT = 3
 """Attempts that paid for an answer, or ran an author's code, and could not keep what came of it."""
@@ -71,8 +69,8 @@ def interval(running: int) -> float:
 class _Beat:
     """The beat of one attempt."""
 
-    def __init__(self) -> None:
-        info = activity.info()
+    def __init__(self, least: float) -> None:
+        info, self.least = activity.info(), least
         self.note = ""
         self.loop = asyncio.get_running_loop()
         self.due = 0.0
@@ -193,7 +191,7 @@ class _Pulse:
         """Beat for this attempt from now on."""
         with self._changed:
             self._beats.add(beat)
-            beat.due = time.monotonic() + interval(len(self._beats))
+            beat.due = time.monotonic() + max(beat.least, interval(len(self._beats)))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="perdure-heartbeat", daemon=True)
                 self._thread.start()
@@ -219,7 +217,7 @@ class _Pulse:
                 for loop in {beat.loop for beat in self._beats}:
                     self._ask(loop, now)
                 for beat in [beat for beat in self._beats if beat.due <= now]:
-                    beat.due = now + interval(len(self._beats))
+                    beat.due = now + max(beat.least, interval(len(self._beats)))
                     if now - self._asked.get(beat.loop, now) < STUCK_SECONDS:
                         self._send(beat)
                 due = min((beat.due for beat in self._beats), default=now + BEAT_SECONDS)
@@ -251,18 +249,20 @@ Failed = Callable[[ErrorDetail], Awaitable[ApplicationError]]
 
 
 @asynccontextmanager
-async def keep_beating(*, is_bounded: bool = True, on_lost: Failed | None = None) -> AsyncIterator[None]:
+async def keep_beating(
+    *, is_bounded: bool = True, on_lost: Failed | None = None, least: float = 0
+) -> AsyncIterator[None]:
     """Beat every second, or less often in a worker with many calls, until the block ends.
 
     A block that this worker's shutdown cuts off fails at once, so that another worker goes on: the server refuses a
     cancel that nobody asked it for, and would only notice the silence. A worker that shuts down begins none.
 
     Args:
-        is_bounded: Whether the block does not begin once its last five attempts were lost; one that was handed over,
-            or has failed and waits for a retry or for the store, was not.
+        is_bounded: Whether the block does not begin once its last five attempts were lost, none of them handed over.
         on_lost: What such an activity fails with, if it is not the plain failure.
+        least: Seconds between two beats at least: each is a write of the server's.
     """
-    beat = _Beat()
+    beat = _Beat(least)
     if activity.is_worker_shutdown():
         beat.end()
         raise error_of_shutdown()

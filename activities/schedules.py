@@ -5,8 +5,9 @@ from typing import Protocol
 import temporalio.client
 from temporalio import activity
 
-from perdure.activities.errors import permanent, runtime_error
+from perdure.activities.errors import permanent, runtime_error, transient
 from perdure.activities.heartbeat import keep_beating
+from perdure.activities.places import NoPlaceError, Places
 from perdure.activities.store_access import store_failures
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Activity
@@ -29,9 +30,10 @@ class Send(Protocol):
 class ScheduleActivity:
     """Sends the messages of schedules, in one worker."""
 
-    def __init__(self, store: Store, send: Send | None) -> None:
+    def __init__(self, store: Store, send: Send | None, places: Places) -> None:
         self._store = store
         self._send = send
+        self._places = places
 
     @activity.defn(name=Activity.SEND_SCHEDULED)
     async def send_scheduled(self, knock: Knock) -> Knocked:
@@ -47,4 +49,8 @@ class ScheduleActivity:
                     f"there is no session {knock.session!r} any more; have the schedule name another, or remove it"
                 )
                 raise permanent(runtime_error(ReasonCode.REQUEST_UNKNOWN_SESSION, message))
-            return Knocked(turn=await self._send(activity.client(), knock, request_id))
+            try:
+                with self._places.take(knock.tenant, knock.session):
+                    return Knocked(turn=await self._send(activity.client(), knock, request_id))
+            except NoPlaceError as error:
+                raise transient(runtime_error(ReasonCode.REQUEST_TOO_EARLY, str(error)), error.wait) from None

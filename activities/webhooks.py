@@ -22,7 +22,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure.activities.errors import permanent, runtime_error
-from perdure.activities.heartbeat import keep_beating
+from perdure.activities.heartbeat import LONGEST_BEAT_SECONDS, keep_beating
+from perdure.activities.places import NoPlaceError, Place, Places
 from perdure.activities.store_access import store_failures
 from perdure.contracts.errors import ReasonCode
 from perdure.contracts.names import Activity
@@ -30,11 +31,11 @@ from perdure.contracts.webhooks import Destination, Egress, EgressError, Notify,
 from perdure.store import Store
 from perdure.store.errors import NotFoundError
 
-PATIENCE = timedelta(seconds=15)
-"""Timeout of a delivery: connection, TLS and reply together."""
+FIRST_WAIT = timedelta(seconds=30)
+"""Wait before the second attempt; each later one is twice as long as the one before."""
 
 LONGEST_WAIT = timedelta(hours=24)
-"""Longest wait that an answer's ``retry-after`` may ask for."""
+"""Longest wait before another attempt, also if an answer's ``retry-after`` asks for more."""
 
 _GONE = 410
 _NUMBERS = re.compile(r"[0-9A-Fa-f:.]*[:.][0-9A-Fa-f:.]*[0-9A-Fa-f:](%\w+)?")
@@ -45,9 +46,10 @@ _TAKEN = range(200, 300)
 class WebhookActivity:
     """The deliveries of one worker."""
 
-    def __init__(self, store: Store, egress: Egress) -> None:
+    def __init__(self, store: Store, egress: Egress, places: Places) -> None:
         self._store = store
         self._egress = egress
+        self._places = places
 
     @activity.defn(name=Activity.DELIVER_WEBHOOK)
     async def deliver_webhook(self, notify: Notify) -> int:
@@ -55,7 +57,7 @@ class WebhookActivity:
 
         An answer of 410 (Gone) pauses the webhook. Any other failure may be retried.
         """
-        async with keep_beating():
+        async with keep_beating(least=LONGEST_BEAT_SECONDS):  # nobody cancels it, and strangers keep it under way
             async with store_failures():
                 await self._store.require(notify.store)
                 target = await self._store.webhook_target(notify.webhook)
@@ -66,9 +68,12 @@ class WebhookActivity:
                 raise _undelivered(f"webhook {notify.webhook} is paused; 'perdure webhooks unpause {notify.webhook}'")
             try:
                 destination = self._egress.check(target.url)
-                status, wait = await _post(destination, target, notify)
+                with self._places.take(target.tenant, destination.host) as place:
+                    status, wait = await _post(destination, target, notify, place)
             except EgressError as error:
                 raise _undelivered(str(error)) from None
+            except NoPlaceError as error:
+                raise _undelivered(str(error), error.wait) from None
             if status in _TAKEN:
                 return status
             if status == _GONE:
@@ -86,15 +91,24 @@ class WebhookActivity:
 
 
 def _undelivered(message: str, wait: timedelta | None = None) -> ApplicationError:
-    """A retryable failure; the wait is the retry policy's, unless the answer asks for another."""
+    """A retryable failure; the wait doubles from attempt to attempt, unless another is asked for."""
     detail = runtime_error(ReasonCode.WEBHOOK_UNDELIVERED, message)
     return ApplicationError(
         detail.message,
         detail,
         type=detail.code,
-        next_retry_delay=wait,
+        next_retry_delay=_next_wait() if wait is None else wait,
         category=ApplicationErrorCategory.BENIGN,  # the receiver's fault: keeps it out of the worker's log
     )
+
+
+def _next_wait() -> timedelta:
+    """30 s, 1 min, 2 min … 24 h: as long as the delivery is tried already, and 30 s.
+
+    Attempts that found no place make it no longer, as they would if attempts were counted.
+    """
+    info = activity.info()
+    return min(info.current_attempt_scheduled_time - info.scheduled_time + FIRST_WAIT, LONGEST_WAIT)
 
 
 def sign(secrets: Iterable[str], message: str, at: datetime, body: str) -> str:
@@ -102,7 +116,9 @@ def sign(secrets: Iterable[str], message: str, at: datetime, body: str) -> str:
     return " ".join(Signer(secret).sign(message, at, body) for secret in secrets)
 
 
-async def _post(destination: Destination, target: WebhookTarget, notify: Notify) -> tuple[int, timedelta | None]:
+async def _post(
+    destination: Destination, target: WebhookTarget, notify: Notify, place: Place
+) -> tuple[int, timedelta | None]:
     """Send the message; return the status of the answer, and the wait that it asks for.
 
     Raises:
@@ -130,13 +146,16 @@ async def _post(destination: Destination, target: WebhookTarget, notify: Notify)
     )
     try:
         async with (
-            asyncio.timeout(PATIENCE.total_seconds()),
+            asyncio.timeout(place.patience.total_seconds()),
             pool,
             pool.stream("POST", target.url, headers=list(headers.items()), content=notify.body.encode()) as answer,
         ):
+            place.answered = True
             return answer.status, _wait_of(answer)
     except TimeoutError:
-        raise _undelivered(f"{destination.host} did not answer within {PATIENCE.total_seconds():.0f} s") from None
+        place.answered = False
+        message = f"{destination.host} did not answer within {place.patience.total_seconds():.0f} s"
+        raise _undelivered(message) from None
     except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError) as error:
         why = _without_addresses(str(error)) or type(error).__name__
         raise _undelivered(f"{destination.host} could not be reached ({why[:200]})") from None

@@ -286,6 +286,9 @@ class Settings(BaseSettings):
         "same token began with the same body, if its connection ended no longer ago; 0 is never",
     )
     gateway_max_schedules: int = Field(default=200, ge=0, description="Schedules of one tenant; 0 is no limit")
+    gateway_max_webhooks: int = Field(default=100, ge=0, description="Webhooks of one tenant; 0 is no limit")
+    gateway_max_pushes: int = Field(default=1000, ge=0, description="Push notifications of its open tasks; 0: no limit")
+    gateway_max_blocks: int = Field(default=100, ge=0, description="Blocks of one tenant in force; 0 is no limit")
     gateway_max_requests: int = Field(
         default=500, ge=0, description="Requests of one tenant in one gateway and second; 0 is no limit"
     )
@@ -344,6 +347,7 @@ class Settings(BaseSettings):
     )
     tool_threads: int = Field(default=64, ge=1, le=4096, description="Sync tools that may run at once in a worker")
     max_activities: int = Field(default=200, ge=1, description="Model and tool calls that may run at once in a worker")
+    max_deliveries: int = Field(default=100, ge=1, description="Messages of webhooks and schedules under way at once")
     max_cached_workflows: int = Field(default=1000, ge=1, description="Turns kept in memory; more than are active")
     shutdown_grace: timedelta = Field(
         default=timedelta(minutes=5),

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import temporalio.client
 from temporalio import activity
@@ -35,6 +35,7 @@ from perdure.activities.models.model_call import warm_up
 from perdure.activities.models.pace import Gates
 from perdure.activities.open_turn import OpenTurnActivity
 from perdure.activities.parts import ActivityParts
+from perdure.activities.places import Places
 from perdure.activities.recordings import Recordings
 from perdure.activities.retention import RetentionActivity
 from perdure.activities.schedules import ScheduleActivity, Send
@@ -59,7 +60,7 @@ from perdure.contracts.ids import DELEGATE_IDS
 from perdure.contracts.input_requests import AskPeople
 from perdure.contracts.names import DEFAULT_TASK_QUEUE, NEXUS_DOOR
 from perdure.contracts.openings import OpenedTurn
-from perdure.contracts.queues import Role, Routing, models_queue, tools_queue
+from perdure.contracts.queues import Role, Routing, deliveries_queue, models_queue, tools_queue
 from perdure.contracts.recordings import RecordedDecisions
 from perdure.contracts.retention import SweepSlice, Swept
 from perdure.contracts.schedules import Knock, Knocked
@@ -116,6 +117,8 @@ class Parts:
     """Agents of start requests; None refuses them."""
     egress: Egress = field(default_factory=Egress)
     """Which addresses webhooks may have."""
+    max_deliveries: int = 100
+    """Number of messages of webhooks and schedules that are under way at once."""
     routing: Routing = field(default_factory=lambda: Routing(DEFAULT_TASK_QUEUE))
     """Division of the fleet's work: the queues of the turns that this worker opens."""
     tenant_max_running: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -221,6 +224,7 @@ def make_activities(
         routing=parts.routing,
         tenant_max_running=parts.tenant_max_running,
     )
+    places = Places(parts.max_deliveries)
     return Activities(
         open_turn=opening.open_turn,
         commit_turn=CommitTurnActivity(shared).commit_turn,
@@ -229,8 +233,8 @@ def make_activities(
         run_hooks=HooksActivity(shared).run_hooks,
         ask=PeopleActivity(shared).ask,
         collect_delegates=CollectActivity(shared).collect_delegates,
-        deliver_webhook=WebhookActivity(parts.store, parts.egress).deliver_webhook,
-        send_scheduled=ScheduleActivity(parts.store, parts.send).send_scheduled,
+        deliver_webhook=WebhookActivity(parts.store, parts.egress, places).deliver_webhook,
+        send_scheduled=ScheduleActivity(parts.store, parts.send, places).send_scheduled,
         sweep_retention=RetentionActivity(parts.store).sweep_retention,
         call_tool=ToolActivities(shared).call_tool,
     )
@@ -253,13 +257,23 @@ def build_workers(
         every = [getattr(activities, field.name) for field in dataclasses.fields(activities)]
         every += [close_as_canceled, find_parent]
         built.append(_build_turns_worker(client, settings, every, runner, interceptors))
+        errands: list[Callable[..., Any]] = [activities.deliver_webhook, activities.send_scheduled]
+        deliveries, most = deliveries_queue(queue), settings.max_deliveries
+        built.append(_build_calls_worker(client, settings, deliveries, errands, interceptors, most=most))
     if routing.has(Role.MODELS):
         calls: list[Callable[..., Any]] = [activities.generate, activities.compact]
         if routing.roles:
             built.append(_build_calls_worker(client, settings, models_queue(queue), calls, interceptors))
         # The server shares the rate out among all that poll the queue; whoever polls tells it, always the same.
         built += [
-            _build_calls_worker(client, settings, models_queue(queue, limit.key), calls, interceptors, limit.per_second)
+            _build_calls_worker(
+                client,
+                settings,
+                models_queue(queue, limit.key),
+                calls,
+                interceptors,
+                per_second=limit.per_second,
+            )
             for limit in routing.limits
         ]
     if routing.roles and routing.has(Role.TOOLS):
@@ -283,6 +297,7 @@ def settle(settings: Settings, parts: Parts) -> Parts:
         parts,
         send=sender(settings),
         egress=settings.egress,
+        max_deliveries=settings.max_deliveries,
         fail_workflows=parts.fail_workflows or settings.fail_workflows,
         moves=settings.versioning == "rotate",
         routing=settings.routing,
@@ -325,21 +340,28 @@ def _build_turns_worker(
     )
 
 
+class _Bounds(TypedDict):
+    """Bounds of a worker of calls: how many at once, and how many a second the server gives out over all workers."""
+
+    most: NotRequired[int]
+    per_second: NotRequired[float]
+
+
 def _build_calls_worker(
     client: temporalio.client.Client,
     settings: Settings,
     queue: str,
     activities: Sequence[Callable[..., Any]],
     interceptors: Sequence[Interceptor],
-    per_second: float | None = None,
+    **bounds: Unpack[_Bounds],
 ) -> Worker:
-    """A worker of calls alone; with ``per_second`` the server gives out no more of them, over all workers."""
+    """A worker of calls alone."""
     return Worker(
         client,
         task_queue=queue,
         activities=activities,
-        max_concurrent_activities=settings.max_activities,
-        max_task_queue_activities_per_second=per_second,
+        max_concurrent_activities=bounds.get("most", settings.max_activities),
+        max_task_queue_activities_per_second=bounds.get("per_second"),
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=settings.shutdown_grace,

@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from perdure.contracts.names import KNOCK, NOTIFY, SWEEP
+from perdure.contracts.queues import deliveries_queue
 from perdure.contracts.retention import SweepRequest, SweepSlice, Swept
 from perdure.contracts.schedules import Knock, Knocked
 from perdure.contracts.values import replace
@@ -32,7 +33,11 @@ class NotifyWebhook:
     async def run(self, notify: Notify) -> int:
         """Deliver the message."""
         sending = workflow.execute_activity(
-            stubs.deliver_webhook, notify, summary=notify.message[:100], **options.delivery(once=notify.once)
+            stubs.deliver_webhook,
+            notify,
+            summary=notify.message[:100],
+            task_queue=deliveries_queue(workflow.info().task_queue),
+            **options.delivery(once=notify.once),
         )
         return await _await_errand(sending)
 
@@ -48,7 +53,13 @@ class KnockAtSession:
     @workflow.run
     async def run(self, knock: Knock) -> Knocked:
         """Send the message."""
-        sending = workflow.execute_activity(stubs.send_scheduled, knock, summary=knock.session, **options.knock())
+        sending = workflow.execute_activity(
+            stubs.send_scheduled,
+            knock,
+            summary=knock.session,
+            task_queue=deliveries_queue(workflow.info().task_queue),
+            **options.knock(),
+        )
         return await _await_errand(sending)
 
 

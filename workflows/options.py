@@ -111,15 +111,13 @@ def tool_call(policy: ToolPolicy, lost: Collection[str]) -> ActivityOptions:
 
 
 def delivery(*, once: bool) -> ActivityOptions:
-    """For ``deliver_webhook``: retried after 30 s, 1 min, 2 min … 24 h, for three days; a test is sent once."""
+    """For ``deliver_webhook``, whose failures say when it is tried again, for three days; a test is sent once."""
     return ActivityOptions(
         schedule_to_close_timeout=DELIVERY_TIME,
         start_to_close_timeout=timedelta(minutes=1),
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         retry_policy=RetryPolicy(
-            initial_interval=timedelta(seconds=30),
-            maximum_interval=timedelta(hours=24),
-            maximum_attempts=1 if once else 0,
+            initial_interval=timedelta(seconds=30), backoff_coefficient=1, maximum_attempts=1 if once else 0
         ),
     )
 

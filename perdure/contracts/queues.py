@@ -105,6 +105,11 @@ def tools_queue(task_queue: str) -> str:
     return f"{task_queue}-tools"
 
 
+def deliveries_queue(task_queue: str) -> str:
+    """The queue of messages to webhooks and of schedules: workers of turns have places of their own for them."""
+    return f"{task_queue}-deliveries"
+
+
 def role_of_queue(task_queue: str, queue: str) -> Role:
     """The role whose workers poll a queue of this fleet."""
     if queue == tools_queue(task_queue):

@@ -116,11 +116,13 @@ class WebhookTarget(Value):
     """Address and secrets of one attempt to deliver.
 
     Attributes:
+        tenant: The webhook's.
         secrets: The keys to sign with: the newest, and for a while the one before it.
         headers: Headers of each message by which the receiver knows its form and its sender, with their values.
     """
 
     url: str = Field(repr=False)
+    tenant: str = ""
     secrets: tuple[str, ...] = Field(repr=False)
     headers: Mapping[str, str] = Field(default={}, repr=False)
     paused: bool = False

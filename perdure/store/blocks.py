@@ -8,7 +8,7 @@ that are open once it is committed. Neither lock blocks readers or backups. SQLi
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, true, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, true, update
 
 from perdure.contracts.agents import AgentDefinition
 from perdure.contracts.blocks import Block
@@ -58,6 +58,11 @@ def add_block(connection: Connection, block: Block) -> Block:
         return _block(known)
     connection.execute(insert(_B), block.model_dump())
     return block
+
+
+def count_blocks(connection: Connection, tenant: str) -> int:
+    """Number of the tenant's blocks in force."""
+    return connection.execute(select(func.count()).where(_IN_FORCE, _B.c.tenant == tenant)).scalar_one()
 
 
 def lift_block(connection: Connection, block: str, *, by: str, tenant: str | None = None) -> bool:

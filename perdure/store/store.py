@@ -523,6 +523,7 @@ class Store:
     blocked_turns = _reads(block_rows.blocked_turns)
     blocked_agents = _reads(block_rows.blocked_agents)
     blocks = _reads(block_rows.blocks)
+    count_blocks = _reads(block_rows.count_blocks)
     standing_approvals = _reads(standing.standing_approvals)
     revoke_standing = _writing_method_of(standing.revoke_standing)
     sign_id = _reads(ids.sign_id)
@@ -568,6 +569,8 @@ class Store:
 
     steps = _reads(queries.steps)
     add_webhook = _writing_method_of(webhook_rows.add_webhook)
+    count_webhooks = _reads(webhook_rows.count_webhooks)
+    count_pushes = _reads(webhook_rows.count_pushes)
     pause_webhook = _writing_method_of(webhook_rows.pause_webhook)
     exchange_secret = _writing_method_of(webhook_rows.exchange_secret)
 

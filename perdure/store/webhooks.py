@@ -4,14 +4,14 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
 from perdure.contracts.webhooks import PushConfig, Webhook, WebhookEvent, WebhookTarget
 from perdure.store import schema
 from perdure.store.errors import NotFoundError
 from perdure.store.keys.sealing import Content
 
-_W, _K = schema.webhooks, schema.session_keys
+_W, _K, _S = schema.webhooks, schema.session_keys, schema.sessions
 _SHOWN = (
     select(_W.c.id, _W.c.url, _W.c.events, _W.c.tenant, _W.c.agents, _W.c.session)
     .add_columns(_W.c.turn, _W.c.push, _W.c.paused, _W.c.pause_reason, _W.c.created_at)
@@ -19,7 +19,9 @@ _SHOWN = (
 )
 _ACTIVE = _SHOWN.where(_W.c.paused.is_(False))
 _ONE = _W.c.id == bindparam("webhook")
-_TARGET = select(_W.c.url, _W.c.paused, _W.c.headers, _W.c.secret, _W.c.old_secret, _W.c.old_until).where(_ONE)
+_TARGET = select(_W.c.url, _W.c.tenant, _W.c.paused, _W.c.headers, _W.c.secret, _W.c.old_secret, _W.c.old_until).where(
+    _ONE
+)
 
 
 _AS_THEY_ARE = {"id", "url", "tenant", "session", "turn", "paused", "pause_reason", "created_at"}
@@ -56,7 +58,7 @@ def webhooks(
         connection: The transaction.
         event: Only those that get it and are not paused.
         tenant: Only those of this tenant.
-        turn: A session and the number of its turn, whose own webhooks are there too.
+        turn: A session and the number of its turn, whose own webhooks are there too; with an event, only its tenant's.
         one: Only the one of this id, also if it is a turn's.
     """
     statement = _SHOWN if event is None else _ACTIVE
@@ -67,10 +69,25 @@ def webhooks(
     else:
         session, number = turn
         statement = statement.where(_W.c.turn.is_(None) | ((_W.c.turn == number) & (_W.c.session == session)))
+    if event is not None and turn is not None:
+        statement = statement.where(_W.c.tenant == select(_S.c.tenant).where(_S.c.session == turn[0]).scalar_subquery())
     if tenant is not None:
         statement = statement.where(_W.c.tenant == tenant)
     found = (_webhook(row) for row in connection.execute(statement))
     return tuple(webhook for webhook in found if event is None or event in webhook.events)
+
+
+def count_webhooks(connection: Connection, tenant: str) -> int:
+    """Number of the tenant's webhooks, without those of single turns."""
+    counted = select(func.count()).where(_W.c.turn.is_(None), _W.c.tenant == tenant)
+    return connection.execute(counted).scalar_one()
+
+
+def count_pushes(connection: Connection, tenant: str) -> int:
+    """Number of the webhooks of single turns of the tenant that are open."""
+    of_open = (_W.c.turn == _S.c.open_turn) & (_W.c.session == _S.c.session)
+    counted = select(func.count()).select_from(_S.join(_W, of_open)).where(_S.c.tenant == tenant)
+    return connection.execute(counted).scalar_one()
 
 
 def webhook_target(connection: Connection, webhook: str) -> WebhookTarget | None:
@@ -82,7 +99,7 @@ def webhook_target(connection: Connection, webhook: str) -> WebhookTarget | None
     if row.old_secret is not None and row.old_until > datetime.now(UTC):
         secrets.append(row.old_secret)
     headers: dict[str, str] = {} if row.headers is None else json.loads(row.headers)
-    return WebhookTarget(url=row.url, secrets=tuple(secrets), headers=headers, paused=row.paused)
+    return WebhookTarget(url=row.url, tenant=row.tenant, secrets=tuple(secrets), headers=headers, paused=row.paused)
 
 
 def pause_webhook(connection: Connection, webhook: str, *, paused: bool, reason: str = "") -> Webhook:

@@ -52,7 +52,7 @@ async def worker(temporal: temporalio.client.Client) -> Worker:
         search_attributes=True,
     )
     bodies.close()
-    (worker,) = build_workers(temporal, Settings(), parts)
+    worker, _ = build_workers(temporal, Settings(), parts)
     return worker
 
 
