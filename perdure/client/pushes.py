@@ -12,13 +12,12 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from perdure.client.connect import rpc_errors
+from perdure.client.deliveries import find_message
 from perdure.client.errors import RequestRefusedError
 from perdure.client.requests import validate
 from perdure.client.sessions import Sessions
 from perdure.contracts.a2a import MEDIA_TYPE
-from perdure.contracts.events import AgentStart
-from perdure.contracts.turn_messages import TurnMessage
-from perdure.contracts.webhooks import EgressError, Notify, PushConfig, Webhook, WebhookEvent, WebhookRequest
+from perdure.contracts.webhooks import EgressError, Notify, PushConfig, Webhook, WebhookRequest
 from perdure.store.errors import NotFoundError
 
 MOST = 10
@@ -104,16 +103,9 @@ class Pushes:
 
     async def _tell_of_now(self, webhook: Webhook, turn: int) -> None:
         """Start the delivery of what came before the webhook. A worker that sees both starts the same workflow."""
-        store, session = await self._sessions.store(), webhook.session or ""
-        first = [found.event for found in await store.events_by_key(session, (f"{turn}/agent_start",))]
-        if not first or not isinstance(start := first[0], AgentStart):
-            return  # no worker has opened the turn
-        event, events = WebhookEvent.ENDED, await store.events_by_key(session, (f"{turn}/agent_end",))
-        if not events:
-            asked = await store.open_requests(session)
-            keys = [f"{turn}/{one.request_id}/user_input_required" for one in asked if one.turn == turn]
-            event, events = WebhookEvent.WAITING, await store.events_by_key(session, keys)
-        notify = TurnMessage(event, start, events).to(webhook, store.id) if events else None
+        store = await self._sessions.store()
+        message = await find_message(store, webhook.session or "", turn)
+        notify = None if message is None else message.to(webhook, store.id)
         if notify is not None:
             with contextlib.suppress(WorkflowAlreadyStartedError), rpc_errors():
                 await self._start(notify, reuse=WorkflowIDReusePolicy.REJECT_DUPLICATE)

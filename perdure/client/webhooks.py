@@ -1,6 +1,7 @@
 """Webhooks as the client sees them: subscriptions in the store, and their deliveries, which are workflows."""
 
 import asyncio
+import re
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -8,12 +9,12 @@ from typing import Any, Literal
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
-from temporalio.common import AutoUpgradeVersioningOverride, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import AutoUpgradeVersioningOverride, Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError
 
 from perdure.client.connect import is_missing, rpc_errors
-from perdure.client.deliveries import find_delivery_id
+from perdure.client.deliveries import find_delivery_id, find_message
 from perdure.client.encryption import reveal_failure, reveal_pending
 from perdure.client.errors import NoWorkerError, RequestRefusedError, UnknownWebhookError
 from perdure.client.pushes import Pushes, check_address, new_secret, new_webhook
@@ -22,6 +23,7 @@ from perdure.client.sessions import Sessions
 from perdure.client.texts import refuses_odd_texts
 from perdure.contracts.ids import delivery_stem, message_of
 from perdure.contracts.names import NOTIFY
+from perdure.contracts.queues import fairness_key_of
 from perdure.contracts.webhooks import (
     Delivery,
     NewWebhook,
@@ -41,6 +43,9 @@ TEST_PATIENCE = timedelta(seconds=30)
 
 MOST = 1_000
 """Deliveries that are looked at, of one subscription."""
+
+_MESSAGE = re.compile(r"(?P<session>.+):(?P<turn>\d{1,9}):(?:ended|waiting:\d+)")
+"""Id of a message about a turn."""
 
 State = Literal["delivering", "delivered", "failed"]
 
@@ -223,14 +228,14 @@ class Webhooks:
             RequestRefusedError: It has no delivery of that message.
             ServerUnreachableError: The server does not answer.
         """
-        await self.get(webhook)
+        found = await self.get(webhook)
         if message is not None:
             messages: tuple[str, ...] = (message,)
         else:
-            messages = tuple(found.message for found in await self.deliveries(webhook, state="failed", limit=MOST))
+            messages = tuple(one.message for one in await self.deliveries(webhook, state="failed", limit=MOST))
         with rpc_errors():
             for again in messages:
-                await self._start(await self._sent(webhook, again), again=True)
+                await self._start(await self._sent(found, again), again=True)
         return messages
 
     async def _start(
@@ -251,6 +256,7 @@ class Webhooks:
             id_reuse_policy=reuse,
             id_conflict_policy=conflict,
             static_summary=notify.message[:120],
+            priority=Priority(fairness_key=fairness_key_of(self._tenant or "")),
             versioning_override=AutoUpgradeVersioningOverride(),  # it may take three days: no version waits for its end
             result_type=int,
         )
@@ -298,10 +304,10 @@ class Webhooks:
                     changes["error"] = failure.message
         return delivery.model_copy(update=changes)
 
-    async def _sent(self, webhook: str, message: str) -> Notify:
-        """Message that was sent, from the history."""
-        temporal = self._sessions.temporal
-        delivery = await find_delivery_id(temporal, await self._sessions.store(), webhook, message)
+    async def _sent(self, webhook: Webhook, message: str) -> Notify:
+        """Message that was sent, from the history, or from the log if its delivery could not be started."""
+        temporal, store = self._sessions.temporal, await self._sessions.store()
+        delivery = await find_delivery_id(temporal, store, webhook.id, message)
         handle = temporal.get_workflow_handle(delivery)
         try:
             async for event in handle.fetch_history_events(page_size=1):
@@ -311,7 +317,11 @@ class Webhooks:
         except RPCError as error:
             if not is_missing(error):
                 raise
+        named = _MESSAGE.fullmatch(message)
+        made = await find_message(store, named["session"], int(named["turn"])) if named else None
+        if made is not None and made.id == message and (notify := made.to(webhook, store.id)) is not None:
+            return notify
         raise RequestRefusedError(
-            f"webhook {webhook!r} has no delivery of {message!r}, or Temporal has it no longer; "
-            f"'perdure webhooks deliveries {webhook}' lists those there are"
+            f"webhook {webhook.id!r} has no delivery of {message!r}, or Temporal has it no longer; "
+            f"'perdure webhooks deliveries {webhook.id}' lists those there are"
         )

@@ -17,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent
-from perdure.activities import webhooks
+from perdure.activities import places, webhooks
 from perdure.client import Client, RequestRefusedError, UnknownWebhookError
 from perdure.client.deliveries import find_delivery_id
 from perdure.contracts.names import AGENT_TURN, NOTIFY
@@ -269,7 +269,8 @@ async def test_a_delivery_is_given_up_after_three_days_is_visible_and_can_be_sen
     assert isinstance(failed.value.cause, ApplicationError)
     assert (failed.value.cause.type, failed.value.cause.message) == ("webhook.undelivered", "127.0.0.1 answered 500")
     assert described.close_time - described.start_time <= timedelta(days=3, minutes=1)
-    assert len(receiver.got) == 14
+    # 14 on a real server; this one tells the time of the failure before as that of the attempt, so waits grow slower.
+    assert 14 <= len(receiver.got) <= 19
     assert len({got.body for got in receiver.got}) == 1
 
 
@@ -300,6 +301,22 @@ async def test_a_failed_delivery_is_listed_and_redriven_with_the_same_bytes(hous
     assert delivered.message == failed.message
     with pytest.raises(RequestRefusedError, match="has no delivery of 'nothing'"):
         await hooks.redrive(added.id, "nothing")
+
+
+async def test_a_message_whose_delivery_was_never_begun_is_made_from_the_log(house: House, receiver: Receiver) -> None:
+    """S-95: as when Temporal took no starts; for webhooks that are told of such a turn, and of nothing else."""
+    await ends(house, tenant="acme")
+    message = f"{house.session}:1:ended"
+    added = await house.client.webhooks.of("acme").add(receiver.url)
+    other = await house.client.webhooks.of("other").add(receiver.url)
+    async with house.worker(agent("tester")):
+        assert await house.client.webhooks.of("acme").redrive(added.id, message) == (message,)
+        (got,) = await arrived(receiver)
+        for webhook, wrong in ((other, message), (added, f"{house.session}:2:ended"), (added, "none:1:ended")):
+            with pytest.raises(RequestRefusedError, match="has no delivery of"):
+                await house.client.webhooks.redrive(webhook.id, wrong)
+    assert got.verified(added.secret)["type"] == "turn.ended"
+    assert [one.message for one in receiver.got] == [message]
 
 
 async def test_a_delivery_is_listed_while_the_index_knows_only_the_run_before(
@@ -486,7 +503,7 @@ async def test_a_receiver_that_hangs_or_never_stops_talking_holds_nothing_up(
     async with house.worker(agent("tester")):
         receiver.answer = talk
         assert (await house.client.webhooks.test(added.id)).state == "delivered"
-        monkeypatch.setattr(webhooks, "PATIENCE", timedelta(seconds=0.2))
+        monkeypatch.setattr(places, "PATIENCE", timedelta(seconds=0.2))
         receiver.answer = hang
         hung = await house.client.webhooks.test(added.id)
     for_ever.set()
