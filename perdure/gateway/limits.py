@@ -1,4 +1,4 @@
-"""Limits of one tenant at a gateway: requests a second, bodies in memory, open streams, running jobs, schedules."""
+"""Limits of one tenant at a gateway: requests a second, bodies in memory, open streams, running jobs, what it keeps."""
 
 import contextlib
 import math
@@ -11,6 +11,7 @@ from datetime import datetime
 
 from starlette.exceptions import HTTPException
 
+from perdure.client import Client
 from perdure.client.schedules import Schedules
 from perdure.gateway.problems import ProblemCode, ProblemError
 from perdure.settings import Settings
@@ -46,6 +47,9 @@ class Limits:
         self.streams = settings.gateway_max_streams
         self.running = settings.gateway_max_running
         self.schedules = settings.gateway_max_schedules
+        self.webhooks = settings.gateway_max_webhooks
+        self.pushes = settings.gateway_max_pushes
+        self.blocks = settings.gateway_max_blocks
         self._buckets: dict[str, _Bucket] = {}
         self._open: dict[str, int] = {}
         self._longest_body = settings.gateway_max_body_bytes
@@ -146,6 +150,33 @@ class Limits:
         async with counted_from(store, session, begun_at):
             yield
 
+    async def check_webhooks(self, client: Client, tenant: str) -> None:
+        """See that the tenant may have one more webhook; of many that are added at once, each sees those before.
+
+        Raises:
+            ProblemError: It has as many as it may.
+        """
+        if self.webhooks and (known := await (await client.store()).count_webhooks(tenant)) >= self.webhooks:
+            raise _too_many(known, "webhooks", ProblemCode.TOO_MANY_WEBHOOKS)
+
+    async def check_pushes(self, client: Client, tenant: str) -> None:
+        """See that the open tasks of the tenant may have one more configuration of push notifications.
+
+        Raises:
+            ProblemError: They have as many as they may.
+        """
+        if self.pushes and (known := await (await client.store()).count_pushes(tenant)) >= self.pushes:
+            raise _too_many(known, "push notifications of open tasks", ProblemCode.TOO_MANY_PUSHES)
+
+    async def check_blocks(self, client: Client, tenant: str) -> None:
+        """See that the tenant may have one more block in force.
+
+        Raises:
+            ProblemError: It has as many as it may.
+        """
+        if self.blocks and (known := await (await client.store()).count_blocks(tenant)) >= self.blocks:
+            raise _too_many(known, "blocks in force", ProblemCode.TOO_MANY_BLOCKS)
+
     @asynccontextmanager
     async def add_schedule(self, schedules: Schedules, tenant: str, name: str) -> AsyncIterator[None]:
         """Add one more schedule of the tenant in the block, by what Temporal lists, and what was added here just now.
@@ -182,6 +213,10 @@ class Limits:
     def forget_schedule(self, tenant: str, name: str) -> None:
         """Count a schedule no longer, as it was removed."""
         self._added.get(tenant, {}).pop(name, None)
+
+
+def _too_many(known: int, kind: str, code: ProblemCode) -> ProblemError:
+    return ProblemError(429, code, f"the tenant has {known} {kind}, as many as it may; remove one first")
 
 
 @asynccontextmanager

@@ -66,6 +66,29 @@ async def test_a_task_tells_its_wait_and_its_end_as_a_stream_does(house: House, 
         assert b"blue" not in got.body
 
 
+async def test_a_tenants_open_tasks_have_no_more_configurations_than_its_limit(
+    house: House, receiver: Receiver
+) -> None:
+    """S-95: a message that brings one too many begins nothing; one in place of another, and those of others, count."""
+    asks = call(("ask_user", {"question": "?"}))
+    house.settings = house.settings.model_copy(update={"gateway_max_pushes": 2})
+    async with opened(house, asks, say("done")) as (peer, _):
+        first, second = await peer.send("go"), await peer.send("go")
+        create = "CreateTaskPushNotificationConfig"
+        for task in (first, second):
+            await peer.result(create, taskId=task["id"], **config_of(receiver))
+        await peer.result(create, taskId=first["id"], **config_of(receiver, token="another"))
+        code = (-32000, "request.too_many_pushes")
+        assert await peer.error(create, taskId=first["id"], **config_of(receiver, id="more")) == code
+        before = len(await house.client.sessions())
+        sent = {"taskPushNotificationConfig": config_of(receiver)}
+        assert await peer.error("SendMessage", message=peer.message("go"), configuration=sent) == code
+        assert len(await house.client.sessions()) == before
+        assert state_of(await peer.send("yes", taskId=first["id"])) == "COMPLETED"
+        await peer.result(create, taskId=second["id"], **config_of(receiver, id="more"))
+        assert state_of(await peer.send("yes", taskId=second["id"])) == "COMPLETED"
+
+
 async def test_a_configuration_is_made_read_listed_and_deleted_by_both_bindings(
     house: House, receiver: Receiver
 ) -> None:

@@ -241,6 +241,9 @@ async def block_turns(request: Request, caller: Admin, body: BlockBody, gateway:
     if body.everything == (body.agent is not None or body.model is not None):
         msg = "name an agent or a model, or set everything; not both"
         raise ProblemError(422, ReasonCode.REQUEST_INVALID, msg)
+    in_force = {(known.agent, known.model) for known in await gateway.client.blocks(tenant=caller.tenant)}
+    if not body.dry_run and (body.agent, body.model) not in in_force:
+        await gateway.limits.check_blocks(gateway.client, caller.tenant)
     outcome = await gateway.client.block(
         body.reason,
         by=caller.name,

@@ -60,6 +60,7 @@ def _own(gateway: Gateway, caller: Caller) -> Webhooks:
 @router.post("/webhooks", status_code=HTTP_201_CREATED, operation_id="add_webhook")
 async def add_webhook(caller: Admin, body: WebhookBody, gateway: GatewayOf) -> NewWebhook:
     """Send turns' events to an address from now on. Only this response has the secret of the signatures."""
+    await gateway.limits.check_webhooks(gateway.client, caller.tenant)
     return await _own(gateway, caller).add(body.url, body.events, agents=body.agents, session=body.session)
 
 

@@ -186,6 +186,7 @@ class Call:
         if push is not None:  # before anything begins
             self._need(PUSH)
             self._gateway.client.webhooks.pushes.check(push.url)
+            await self._gateway.limits.check_pushes(self._gateway.client, self._caller.tenant)
         carrier = Carrier(self._gateway, self._caller, self._request, self._agent)
         carried = await carrier.carry_out(asked.message)
         if push is not None:
@@ -197,7 +198,12 @@ class Call:
         return self._gateway.client.webhooks.of(caller.tenant).pushes
 
     async def _add_push(self, task: TaskId, push: Push) -> Object:
-        return await pushes.add(await self._client_of(task), task, push)
+        client = await self._client_of(task)
+        known = [webhook.push for webhook in await client.list(task.session, task.turn) if webhook.push is not None]
+        if pushes.name_of(task, push) not in {one.id for one in known}:
+            caller = await act_for(self._gateway, self._caller, task.session)
+            await self._gateway.limits.check_pushes(self._gateway.client, caller.tenant)
+        return await pushes.add(client, task, push)
 
     def _answer(self, result: Object) -> Response:
         if self._wrap is not None:

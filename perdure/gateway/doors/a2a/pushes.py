@@ -15,8 +15,13 @@ async def add(client: Pushes, task: TaskId, asked: Push) -> Object:
         RequestRefusedError: The address may not be used, or the task has too many.
     """
     scheme = "" if asked.authentication is None else asked.authentication.scheme
-    push = PushConfig(id=asked.id or str(task), scheme=scheme)
+    push = PushConfig(id=name_of(task, asked), scheme=scheme)
     return _describe(task, await client.add(task.session, task.turn, asked.url, push, asked.headers()))
+
+
+def name_of(task: TaskId, asked: Push) -> str:
+    """Id of the configuration that is asked for: by default the task's."""
+    return asked.id or str(task)
 
 
 async def find(client: Pushes, task: TaskId, name: str) -> Object:
