@@ -31,6 +31,9 @@ from perdure.store import Store
 
 FOLLOWERS, SESSIONS, RATE = 100, 5, 5.0
 
+FAIR = {"matching.enableFairness": "true"}
+"""As docs/limits.md asks for where tenants share a fleet."""
+
 KERNEL_SOCKETS = Path("/proc/net/sockstat")
 
 
@@ -85,6 +88,7 @@ class Fort:
     store: Store
     tokens: dict[str, str]
     sessions: list[str]
+    environment: dict[str, str]
 
     @property
     def base(self) -> str:
@@ -172,7 +176,7 @@ class Fort:
 @asynccontextmanager
 async def built(url: str, folder: Path) -> AsyncIterator["Site"]:
     """A server, a store with sessions that stay open, and tokens of two tenants."""
-    server = EmbeddedServer(ServerOptions(port=find_free_port(), log=folder / "server.log"))
+    server = EmbeddedServer(ServerOptions(port=find_free_port(), log=folder / "server.log", dynamic_config=FAIR))
     async with server, await Store.open(url, upgrade=True) as store:
         sessions = [f"followed-{number}" for number in range(SESSIONS)]
         async with await Client.connect(Settings(store_url=url), address=server.address) as client:
@@ -211,4 +215,4 @@ class Site:
         """A gateway; with these variables, too."""
         port = find_free_port()
         async with gateway({**self.environment, **more}, port) as pid:
-            yield Fort(port, pid, self.store, self.tokens, self.sessions)
+            yield Fort(port, pid, self.store, self.tokens, self.sessions, self.environment)

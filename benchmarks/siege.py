@@ -5,14 +5,15 @@
 * ``unread``: 1,500 connections ask for a dozen documents each, and read none;
 * ``places``: two addresses do so at a gateway of 40 places;
 * ``crumbs``: bodies in chunks of one byte and more, on up to 100 connections;
-* ``begins``: 500 followers begin in the same moment.
+* ``begins``: 500 followers begin in the same moment;
+* ``deliveries``: 710 messages of a tenant to receivers that are slow, silent, endless and gone, beside another's turns.
 
 The first two stand beside followers of another tenant to whose sessions events are committed all the while. A process
 of its own asks for ``/healthz``, and with a good token, all the time.
 
 Prints how long these took at most and how many failed, the gateway's memory and that of the system's sockets. Ends with
 1 if ``/healthz`` took more than half a second, one of these questions failed, memory passed the chart's limit, an event
-is missing, or a start failed.
+is missing, a start failed, or a turn took more than twice as long as alone.
 """
 
 import argparse
@@ -33,12 +34,14 @@ from typing import Any
 import httpx
 
 from benchmarks.fort import Fort, built, watch
+from benchmarks.receivers import Receivers, deliveries
 from benchmarks.strangers import FEW_PLACES, begins, crumbs, places, unread
 from tests.postgresql import start_postgresql, url_of
 
 SIZES, AT_ONCE = (1, 10, 32), 4
 IDLE, SLOW, STARTS, SECONDS = 3_000, 500, 50, 20.0
 LONGEST_HEALTH, CHART_MB = 0.5, 512
+RECEIVERS = Receivers()
 
 
 def bodies(size: int) -> Iterator[bytes]:
@@ -182,6 +185,7 @@ PHASES: dict[str, Callable[[Fort], Awaitable[dict[str, Any]]]] = {
     "places": places,
     "crumbs": crumbs,
     "begins": begins,
+    "deliveries": lambda fort: deliveries(fort, RECEIVERS),
 }
 
 
@@ -190,8 +194,8 @@ async def measured(phases: list[str], url: str, folder: Path) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     async with built(url, folder) as site:
         for phase in phases:
-            more = {"PERDURE_GATEWAY_MAX_CONNECTIONS": str(FEW_PLACES)} if phase == "places" else {}
-            async with site.fort(**more) as fort:
+            more = {"places": {"PERDURE_GATEWAY_MAX_CONNECTIONS": str(FEW_PLACES)}, "deliveries": RECEIVERS.variables()}
+            async with site.fort(**more.get(phase, {})) as fort:
                 figures[phase] = await PHASES[phase](fort)
     return figures
 
@@ -205,6 +209,7 @@ def is_good(phase: dict[str, Any]) -> bool:
         and not phase.get("followers_with_gaps")
         and not phase.get("starts_failed")
         and set(phase.get("starts", {"202": 0})) == {"202"}
+        and phase.get("turn_ms_beside", {"p95": 0})["p95"] <= 2 * phase.get("turn_ms_alone", {"p95": 0})["p95"]
     )
 
 
